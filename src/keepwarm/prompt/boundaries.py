@@ -1,0 +1,119 @@
+"""Prompts: token ids with the positions where a message, the system part or the generation
+prompt ends. Plain data, no mlx; any thread."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keepwarm.errors import BadInput
+
+DIGEST_BYTES = 16
+
+Tokens = NDArray[np.int32]
+
+
+class BoundaryKind(StrEnum):
+    """What ends at a boundary."""
+
+    SYSTEM = "system"  # tools + system part: shared by every conversation of an application
+    MESSAGE = "message"  # a message with all its closing markup
+    GENERATION = "generation"  # the generation prompt, without its thinking tail
+    MARK = "mark"  # the client asked for a checkpoint here
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Boundary:
+    """`position` tokens lie before this boundary."""
+
+    position: int
+    kind: BoundaryKind
+
+
+class PrefixHasher:
+    """Hashes a growing token prefix: equal digests mean equal tokens from the very start."""
+
+    __slots__ = ("_state", "position")
+
+    def __init__(self) -> None:
+        self._state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.position = 0
+
+    def update(self, tokens: Tokens) -> None:
+        """Mutates: appends `tokens`."""
+        self._state.update(np.ascontiguousarray(tokens, dtype="<i4").tobytes())
+        self.position += len(tokens)
+
+    def digest(self) -> bytes:
+        return self._state.digest()
+
+    def copy(self) -> PrefixHasher:
+        twin = PrefixHasher.__new__(PrefixHasher)
+        twin._state = self._state.copy()
+        twin.position = self.position
+        return twin
+
+
+class Prompt:
+    """Token ids plus boundaries. Immutable, except that it remembers digests it computed."""
+
+    __slots__ = ("_digests", "_hasher", "boundaries", "tokens")
+
+    def __init__(self, tokens: Sequence[int] | Tokens, boundaries: Iterable[Boundary] = ()) -> None:
+        """Raises BadInput for an empty prompt, a negative id or a boundary outside the prompt."""
+        self.tokens = _as_tokens(tokens)
+        self.boundaries = _as_boundaries(boundaries, len(self.tokens))
+        self._hasher = PrefixHasher()
+        self._digests: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        marks = ", ".join(f"{b.kind}@{b.position}" for b in self.boundaries)
+        return f"Prompt({len(self)} tokens{'; ' + marks if marks else ''})"
+
+    def digest(self, position: int) -> bytes:
+        """The hash of `tokens[:position]`. Cheap when asked for rising positions."""
+        known = self._digests.get(position)
+        if known is not None:
+            return known
+        if position < self._hasher.position:
+            self._hasher = PrefixHasher()
+        self._hasher.update(self.tokens[self._hasher.position : position])
+        digest = self._hasher.digest()
+        self._digests[position] = digest
+        return digest
+
+    def extended(self, tokens: Sequence[int] | Tokens) -> Prompt:
+        """This prompt followed by `tokens` (a decoded reply), with the same boundaries."""
+        return Prompt(np.concatenate([self.tokens, _as_tokens(tokens)]), self.boundaries)
+
+    @property
+    def last_message_end(self) -> int | None:
+        """Where the last message ends and the generation prompt begins, if that is known."""
+        ends = [b.position for b in self.boundaries if b.kind is not BoundaryKind.GENERATION]
+        return ends[-1] if ends else None
+
+
+def _as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
+    array = np.array(tokens, dtype=np.int32, ndmin=1)
+    if array.ndim != 1 or not len(array):
+        raise BadInput("a prompt needs at least one token, in a flat list of ids")
+    if array.min() < 0:
+        raise BadInput(f"token ids cannot be negative, got {int(array.min())}")
+    array.flags.writeable = False
+    return array
+
+
+def _as_boundaries(boundaries: Iterable[Boundary], prompt_len: int) -> tuple[Boundary, ...]:
+    ordered = tuple(sorted(set(boundaries)))
+    for boundary in ordered:
+        if not 0 < boundary.position <= prompt_len:
+            raise BadInput(f"boundary {boundary} lies outside a prompt of {prompt_len} tokens")
+    return ordered
