@@ -1,0 +1,128 @@
+"""Rows and snapshots as the tree holds them: captured from live caches, shrunk, put back.
+
+Owned by the thread that owns the arrays. Everything stored is evaluated and shares its buffer
+with nothing, so that `nbytes` is what is really held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from keepwarm.cache.intervals import Interval, merged, subtracted
+from keepwarm.cache.tree import Block, Span
+from keepwarm.errors import CacheFault
+from keepwarm.state.base import Arrays, Rows, Snapshot, owned
+from keepwarm.state.registry import Group, Layout, rows_of
+
+BlockArrays = dict[int, Arrays]  # by leaf
+
+
+class Capture:
+    """What can be taken from the live caches of one sequence at one position."""
+
+    def __init__(self, layout: Layout, caches: Sequence[Any], position: int) -> None:
+        """Raises CacheFault when the caches are of another layout or stand elsewhere."""
+        self.layout = layout
+        self.position = position
+        self._leaves = layout.leaves(caches)
+        layout.check_position(self._leaves, position)
+        self._rows: dict[int, Rows] = rows_of(layout, self._leaves)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Equal for captures whose rows can be joined."""
+        return tuple(rows.signature for rows in self._rows.values())
+
+    def row_bytes(self, group: Group) -> int:
+        """What one row of the group weighs over all its leaves."""
+        return sum(self._rows[leaf].row_bytes for leaf in group.leaves)
+
+    def require(self, group: Group, wanted: Sequence[Interval]) -> None:
+        """Raises CacheFault unless the live caches hold the rows `wanted`."""
+        for leaf in group.leaves:
+            rows = self._rows[leaf]
+            if rows.arrays and subtracted(wanted, rows.held):
+                raise CacheFault(f"leaf {leaf} holds {rows.held}, not all of {list(wanted)}")
+
+    def measure_snapshots(self) -> int:
+        return sum(
+            self.layout.snapshot_state(leaf).measure(self._leaves[leaf])
+            for leaf in self.layout.whole
+        )
+
+    def snapshots(self) -> dict[int, Snapshot]:
+        """Evaluated copies of every leaf that is kept whole."""
+        taken = {
+            leaf: self.layout.snapshot_state(leaf).snapshot(self._leaves[leaf])
+            for leaf in self.layout.whole
+        }
+        mx.eval([snapshot.arrays for snapshot in taken.values()])
+        return taken
+
+    def block(self, group: Group, lo: int, hi: int, digest: bytes) -> Block:
+        """Evaluated copies of the group's rows `lo ... hi - 1`. Raises CacheFault when gone."""
+        arrays: BlockArrays = {
+            leaf: self._rows[leaf].cut(lo, hi) for leaf in group.leaves if self._rows[leaf].arrays
+        }
+        mx.eval(list(arrays.values()))
+        return Block(lo, hi, arrays, nbytes_of(arrays), digest)
+
+
+def nbytes_of(arrays: BlockArrays) -> int:
+    return sum(array.nbytes for leaf in arrays.values() for array in leaf)
+
+
+def largest_leaf_bytes(block: Block) -> int:
+    """The most that shrinking the block can hold besides what it holds already."""
+    return max((sum(a.nbytes for a in leaf) for leaf in block.arrays.values()), default=0)
+
+
+def shrink(block: Block, lo: int, hi: int) -> int:
+    """Let go of the rows outside `lo ... hi - 1`; returns the bytes freed. Mutates.
+
+    Leaf by leaf, so that no more than one leaf is held twice at a time.
+    """
+    before = block.nbytes
+    for leaf, arrays in block.arrays.items():
+        kept = tuple(owned(a[..., lo - block.lo : hi - block.lo, :]) for a in arrays)
+        mx.eval(kept)
+        block.arrays[leaf] = kept
+    block.lo, block.hi = lo, hi
+    block.nbytes = nbytes_of(block.arrays)
+    return before - block.nbytes
+
+
+def held(spans: Sequence[Span]) -> list[Interval]:
+    """The positions that the spans cover."""
+    return merged((span.lo, span.hi) for span in spans)
+
+
+def pieces_of(spans: Sequence[Span], leaf: int, wanted: Sequence[Interval]) -> list[Arrays]:
+    """The rows `wanted` of one leaf, in order, as views into the blocks.
+
+    Raises CacheFault when the spans (sorted) leave a gap.
+    """
+    pieces: list[Arrays] = []
+    for lo, hi in wanted:
+        at = lo
+        for span in spans:
+            if span.hi <= at or span.lo >= hi:
+                continue
+            if span.lo > at:
+                break
+            end = min(span.hi, hi)
+            pieces.append(_view(span.block, leaf, at, end))
+            at = end
+        if at < hi:
+            raise CacheFault(f"rows {at}..{hi} of leaf {leaf} are missing")
+    return pieces
+
+
+def _view(block: Block, leaf: int, lo: int, hi: int) -> Arrays:
+    arrays: Arrays = block.arrays[leaf]
+    if lo == block.lo and hi == block.hi:
+        return arrays
+    return tuple(a[..., lo - block.lo : hi - block.lo, :] for a in arrays)

@@ -1,0 +1,313 @@
+"""Making room: which states go, in which order, and what is freed by it.
+
+A leaf of the tree can go with all it holds. A checkpoint within the tree can go while the rows
+stay. What is pinned stays, and so does everything before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from keepwarm.cache.blocks import largest_leaf_bytes, shrink
+from keepwarm.cache.intervals import clipped
+from keepwarm.cache.ledger import Ledger
+from keepwarm.cache.placement import Placement, Stop, StopKind
+from keepwarm.cache.policy import Candidate, Policy
+from keepwarm.cache.space import Space
+from keepwarm.cache.tree import Block, Node, Span, subtree
+from keepwarm.prompt.boundaries import Prompt
+
+# How many evicted checkpoints are remembered, to tell "evicted" from "never seen".
+_NUM_GHOSTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """What a candidate stands for."""
+
+    space: Space
+    node: Node
+    is_leaf: bool
+    above: Node | None  # the checkpoint that a prefill would fall back to
+
+
+class Evictor:
+    """Drops states. The only one who removes bytes from the ledger."""
+
+    def __init__(
+        self, ledger: Ledger, placement: Placement, policy: Policy, counts: Counter[str]
+    ) -> None:
+        self.ledger = ledger
+        self.placement = placement
+        self.policy = policy
+        self.version = 0  # changes whenever a match found before may no longer hold
+        self._counts = counts
+        self._ghosts: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self._scratch_bytes = 0  # the most that cutting one block can need for a moment
+
+    # Room
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether that much can be added now."""
+        return nbytes + self._scratch_bytes <= self.ledger.free_bytes
+
+    def expect(self, block: Block) -> None:
+        """A block is about to be stored, and may have to be cut one day. Mutates."""
+        self._scratch_bytes = max(self._scratch_bytes, largest_leaf_bytes(block))
+
+    def make_room(self, nbytes: int, spaces: Sequence[Space], now: float) -> bool:
+        """Evict until `nbytes` fit. When they cannot, nothing is lost."""
+        if self.fits(nbytes):
+            return True
+        reclaimable = sum(_reclaimable_bytes(space) for space in spaces)
+        if nbytes + self._scratch_bytes > self.ledger.free_bytes + reclaimable:
+            return False
+        while not self.fits(nbytes):
+            candidates = [c for space in spaces for c in self._candidates(space)]
+            if not candidates:
+                return False
+            self._evict(self.policy.order(candidates, now), nbytes)
+        return True
+
+    def _evict(self, ranked: Sequence[Candidate], nbytes: int) -> None:
+        """Drop candidates in order until `nbytes` fit, or until their worth has to be looked at
+        anew: dropping a checkpoint makes the next one on that path dearer."""
+        dropped: set[int] = set()
+        for candidate in ranked:
+            victim: Victim = candidate.handle
+            if victim.above is not None and id(victim.above) in dropped:
+                continue
+            dropped.add(id(victim.node))
+            if victim.is_leaf:
+                self._counts["evicted_leaves"] += 1
+                self._drop_leaf(victim.space, victim.node)
+            else:
+                self._counts["evicted_checkpoints"] += 1
+                self._remember(victim.space, victim.node)
+                self._drop_checkpoint(victim.space, victim.node)
+            if self.fits(nbytes):
+                return
+
+    def _candidates(self, space: Space) -> Iterator[Candidate]:
+        stack: list[tuple[Node, Node | None]] = [
+            (node, None) for node in space.tree.root.children.values()
+        ]
+        while stack:
+            node, above = stack.pop()
+            if not node.pins:
+                if not node.children:
+                    yield _leaf_candidate(space, node, above)
+                elif node.checkpoint is not None and space.has_costly_checkpoints:
+                    yield _checkpoint_candidate(space, node, above)
+            below = node if node.checkpoint is not None else above
+            stack.extend((child, below) for child in node.children.values())
+
+    # Thinning
+
+    def thin(self, space: Space, tip: Node) -> None:
+        """Drop checkpoints that lie too close together on the path to `tip`."""
+        if not space.has_costly_checkpoints:
+            return
+        marked = {node.end: node for node in tip.path() if node.checkpoint is not None}
+        stops = [Stop(position, _standing(node)) for position, node in marked.items()]
+        for stop in self.placement.superfluous(stops):
+            self._counts["thinned"] += 1
+            self._drop_checkpoint(space, marked[stop.position])
+
+    # Ghosts
+
+    def _remember(self, space: Space, node: Node) -> None:
+        if node.checkpoint is not None:
+            self._ghosts[(space.name, node.checkpoint.digest)] = None
+            if len(self._ghosts) > _NUM_GHOSTS:
+                self._ghosts.popitem(last=False)
+
+    def recall(self, namespace: str, digest: bytes) -> None:
+        """That state is back. Mutates."""
+        self._ghosts.pop((namespace, digest), None)
+
+    def remembers(self, prompt: Prompt, namespace: str, deeper_than: int) -> bool:
+        """Whether a checkpoint of this prompt beyond that position was evicted."""
+        if not self._ghosts:
+            return False
+        places = [stop.position for stop in self.placement.schedule(prompt)]
+        places.append(self.placement.tail(prompt))
+        return any(
+            (namespace, prompt.digest(place)) in self._ghosts
+            for place in sorted(places)
+            if deeper_than < place < len(prompt)
+        )
+
+    # Dropping
+
+    def drop_all(self, space: Space) -> None:
+        """Drop all of a space, pinned or not: live caches are copies and go on."""
+        for node in list(space.tree.root.children.values()):
+            self.drop_below(space, node)
+
+    def drop_below(self, space: Space, node: Node) -> None:
+        """Drop a node and everything below it, pinned or not."""
+        for below in reversed(list(subtree(node))):  # children before their parents
+            below.pins = 0
+            self._take_off(space, below)
+
+    def _drop_leaf(self, space: Space, node: Node) -> None:
+        """Drop a leaf, and above it the rows that no checkpoint leads to any more."""
+        while True:
+            self._remember(space, node)
+            parent = self._take_off(space, node)
+            if parent.is_root or parent.pins or parent.checkpoint is not None:
+                return
+            if parent.children or space.can_cut:
+                break
+            node = parent
+        if len(parent.children) == 1:
+            self._join(space, next(iter(parent.children.values())))
+
+    def _take_off(self, space: Space, leaf: Node) -> Node:
+        """Take one leaf off the tree with all it holds; returns its parent."""
+        parent = leaf.parent
+        assert parent is not None
+        self._drop_checkpoint_bytes(leaf)
+        space.tree.remove(leaf)
+        self.version += 1
+        for spans in leaf.spans:
+            self._release(parent, spans)
+        self._collect_windows(space, parent, leaf.end)
+        return parent
+
+    def _drop_checkpoint(self, space: Space, node: Node) -> None:
+        """Drop the checkpoint of a node; its rows stay."""
+        self._drop_checkpoint_bytes(node)
+        node.checkpoint = None
+        self.version += 1
+        self._collect_windows(space, node, node.end)
+        if len(node.children) == 1 and not node.pins:
+            self._join(space, next(iter(node.children.values())))
+
+    def _drop_checkpoint_bytes(self, node: Node) -> None:
+        if node.checkpoint is not None:
+            self.ledger.remove(snapshot_bytes=node.checkpoint.nbytes)
+
+    def _join(self, space: Space, node: Node) -> None:
+        """Make one edge of two that no checkpoint parts any more, while it stays short."""
+        assert node.parent is not None
+        if node.end - node.parent.start <= self.placement.prefill_step:
+            space.tree.join(node)
+
+    def _collect_windows(self, space: Space, node: Node, position: int) -> None:
+        """Drop window rows on the way to `node` that only a checkpoint at `position` took."""
+        for group in space.window_groups:
+            needs = space.layout.groups[group].state.needs(position)
+            for step in node.path():
+                if clipped(needs, step.start, step.end):
+                    self._trim(space, step, group)
+
+    def _trim(self, space: Space, node: Node, group: int) -> None:
+        """Reduce the window rows of one edge to those that are needed. Mutates."""
+        needed = space.needed_rows(node, group)
+        kept: list[Span] = []
+        released: list[Span] = []
+        for span in node.spans[group]:
+            parts = clipped(needed, span.lo, span.hi)
+            if parts == [(span.lo, span.hi)]:
+                kept.append(span)
+                continue
+            kept += [Span(span.block, lo, hi) for lo, hi in parts]
+            span.block.num_spans += len(parts)
+            released.append(span)
+        node.spans[group][:] = kept
+        self._release(node, released)
+
+    def _release(self, node: Node, spans: Sequence[Span]) -> None:
+        """Let go of spans that were on or right below `node`. Mutates blocks and ledger."""
+        for span in spans:
+            block = span.block
+            block.num_spans -= 1
+            if not block.num_spans:
+                self.ledger.remove(rows_bytes=block.nbytes)
+            else:
+                self._refit(node, block)
+
+    def _refit(self, node: Node, block: Block) -> None:
+        """Cut a block down to the rows that are still referred to."""
+        users = list(_users(node, block))
+        lo, hi = min(span.lo for span in users), max(span.hi for span in users)
+        if (lo, hi) != (block.lo, block.hi):
+            self.ledger.remove(rows_bytes=shrink(block, lo, hi))
+
+
+def _users(node: Node, block: Block) -> Iterator[Span]:
+    """The spans that refer to `block`, one of whose edges is `node` or lies next to it."""
+    while node.parent is not None and node.start > block.lo:
+        node = node.parent
+    stack = [node]
+    while stack:
+        at = stack.pop()
+        for spans in at.spans:
+            yield from (span for span in spans if span.block is block)
+        stack.extend(child for child in at.children.values() if child.start < block.hi)
+
+
+def _standing(node: Node) -> StopKind:
+    """The kind of a checkpoint; one that several paths or a request hang on counts as a branch."""
+    assert node.checkpoint is not None
+    if len(node.children) > 1 or node.pins:
+        return StopKind.BRANCH
+    return StopKind(node.checkpoint.kind)
+
+
+def _span_bytes(node: Node) -> int:
+    return sum(
+        span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans
+    )
+
+
+def _leaf_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
+    candidate = _checkpoint_candidate(space, node, above)
+    nbytes = _span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
+    candidate = replace(candidate, handle=Victim(space, node, True, above), nbytes=nbytes)
+    if space.can_cut:
+        return replace(candidate, position=node.end, fallback=node.start)
+    return candidate
+
+
+def _checkpoint_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
+    fallback = above.end if above is not None else 0
+    checkpoint = node.checkpoint
+    return Candidate(
+        handle=Victim(space, node, False, above),
+        nbytes=checkpoint.nbytes + _window_bytes(space, node) if checkpoint else 0,
+        # Rows without a checkpoint that leads to them save nothing.
+        position=node.end if checkpoint else fallback,
+        fallback=fallback,
+        kind=StopKind(checkpoint.kind) if checkpoint else None,
+        created=checkpoint.created if checkpoint else node.last_used,
+        last_used=max(node.last_used, checkpoint.last_used) if checkpoint else node.last_used,
+        hits=checkpoint.hits if checkpoint else node.hits,
+    )
+
+
+def _window_bytes(space: Space, node: Node) -> int:
+    """About what the windows of a checkpoint within the tree weigh: those on its own edge."""
+    return sum(
+        span.block.bytes_of(span.hi - span.lo)
+        for group in space.window_groups
+        for span in node.spans[group]
+    )
+
+
+def _reclaimable_bytes(space: Space) -> int:
+    """What could be freed at most: all that is neither pinned nor before something pinned."""
+    total = 0
+    staying: set[int] = set()
+    for node in reversed(list(space.tree.nodes())):  # children before their parents
+        if node.pins or id(node) in staying:
+            staying.add(id(node.parent))
+        else:
+            total += _span_bytes(node)
+        if node.checkpoint is not None and not node.pins:
+            total += node.checkpoint.nbytes
+    return total

@@ -1,0 +1,153 @@
+"""Storing one state: find what is missing, make room, copy it, and only then touch the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from keepwarm.cache.blocks import Capture, held
+from keepwarm.cache.evict import Evictor
+from keepwarm.cache.explain import Inserted
+from keepwarm.cache.intervals import Interval, clipped, length, subtracted
+from keepwarm.cache.placement import StopKind
+from keepwarm.cache.space import Space, spans_of
+from keepwarm.cache.tree import Block, Checkpoint, Node, Span
+from keepwarm.prompt.boundaries import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What the tree lacks for a checkpoint at one position."""
+
+    base: Node  # where the new edge begins; it may end at the position already
+    rows: list[list[Interval]]  # for each group
+    rows_bytes: int
+    snapshot_bytes: int
+    has_checkpoint: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows_bytes + self.snapshot_bytes
+
+
+class Insertion:
+    """One insert. The tree and the ledger change in `_link` only, which cannot fail."""
+
+    def __init__(
+        self, space: Space, keys: bytes, prompt: Prompt, capture: Capture, evictor: Evictor
+    ) -> None:
+        self._space = space
+        self._keys = keys[: capture.position * space.tree.width]
+        self._prompt = prompt
+        self._capture = capture
+        self._evictor = evictor
+        self._position = capture.position
+
+    def run(
+        self, kind: StopKind, now: float, spaces: Sequence[Space]
+    ) -> tuple[Node | None, Inserted]:
+        """The node at the position, or None when there is no room for it.
+
+        Raises CacheFault when the live caches do not hold what is missing.
+        """
+        base = self._base()
+        base.pins += 1  # or making room could drop the very path that is extended
+        try:
+            missing = self._missing(base)
+            if not self._evictor.make_room(missing.nbytes, spaces, now):
+                return None, Inserted(self._position, nbytes=missing.nbytes)
+            missing = self._missing(base)  # windows on the path may have gone to make room
+            if not self._evictor.fits(missing.nbytes):
+                return None, Inserted(self._position, nbytes=missing.nbytes)
+            blocks = [self._blocks(group, rows) for group, rows in enumerate(missing.rows)]
+            checkpoint = self._checkpoint(missing, kind, now)
+        finally:
+            base.pins -= 1
+        node = self._link(missing, blocks, checkpoint, now)
+        num_rows = self._position - base.end
+        self._evictor.thin(self._space, node)
+        return node, Inserted(self._position, num_rows, missing.nbytes)
+
+    def _base(self) -> Node:
+        """The deepest node that lies on the path; splits an edge where the path leaves it."""
+        tree = self._space.tree
+        walk = tree.walk(self._keys)
+        if not walk.path:
+            return tree.root
+        if walk.is_inside:
+            self._evictor.version += 1
+            return tree.split(walk.path[-1], walk.matched)
+        return walk.path[-1]
+
+    def _missing(self, base: Node) -> Missing:
+        layout, position, path = self._space.layout, self._position, base.path()
+        rows: list[list[Interval]] = []
+        rows_bytes = 0
+        for index, group in enumerate(layout.groups):
+            lacking = subtracted(group.state.needs(position), held(spans_of(path, index)))
+            self._capture.require(group, lacking)
+            rows.append(lacking)
+            rows_bytes += length(lacking) * self._capture.row_bytes(group)
+        has_checkpoint = base.end == position and base.checkpoint is not None
+        snapshot_bytes = 0 if has_checkpoint else self._capture.measure_snapshots()
+        return Missing(base, rows, rows_bytes, snapshot_bytes, has_checkpoint)
+
+    def _blocks(self, group: int, rows: Sequence[Interval]) -> list[Block]:
+        layout = self._space.layout
+        blocks = []
+        for lo, hi in self._pieces(rows):
+            digest = self._prompt.digest(lo)
+            blocks.append(self._capture.block(layout.groups[group], lo, hi, digest))
+            self._evictor.expect(blocks[-1])
+        return blocks
+
+    def _pieces(self, rows: Sequence[Interval]) -> Iterator[Interval]:
+        """`rows` in pieces of at most one prefill step: what is dropped later is dropped in
+        pieces, and a piece that is cut then is copied."""
+        step = self._evictor.placement.prefill_step
+        for lo, hi in rows:
+            for at in range(lo, hi, step):
+                yield at, min(at + step, hi)
+
+    def _checkpoint(self, missing: Missing, kind: StopKind, now: float) -> Checkpoint | None:
+        if missing.has_checkpoint:
+            return None
+        position = self._position
+        snapshots = self._capture.snapshots()
+        nbytes = sum(snapshot.nbytes for snapshot in snapshots.values())
+        digest = self._prompt.digest(position)
+        return Checkpoint(position, digest, kind, snapshots, nbytes, now)
+
+    def _link(
+        self,
+        missing: Missing,
+        blocks: Sequence[Sequence[Block]],
+        checkpoint: Checkpoint | None,
+        now: float,
+    ) -> Node:
+        tree, ledger, node = self._space.tree, self._evictor.ledger, missing.base
+        if node.end < self._position:
+            node = tree.append(node, self._keys[node.end * tree.width :])
+        for step in node.path():
+            for group, new in enumerate(blocks):
+                _attach(step, group, new)
+        ledger.add(rows_bytes=sum(block.nbytes for new in blocks for block in new))
+        if checkpoint is not None:
+            node.checkpoint = checkpoint
+            ledger.add(snapshot_bytes=checkpoint.nbytes)
+            self._evictor.recall(self._space.name, checkpoint.digest)
+        node.last_used = now
+        self._evictor.version += 1
+        return node
+
+
+def _attach(node: Node, group: int, blocks: Sequence[Block]) -> None:
+    """Add the parts of `blocks` that lie on this edge. Mutates."""
+    added = []
+    for block in blocks:
+        for lo, hi in clipped([(block.lo, block.hi)], node.start, node.end):
+            added.append(Span(block, lo, hi))
+            block.num_spans += 1
+    if added:
+        node.spans[group].extend(added)
+        node.spans[group].sort(key=lambda span: span.lo)

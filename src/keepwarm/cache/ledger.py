@@ -1,0 +1,42 @@
+"""The one place where bytes are counted. No mlx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from keepwarm.errors import BadInput, Corrupt
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Bytes held against a budget. `add` refuses to pass it, so nobody can."""
+
+    budget_bytes: int
+    rows_bytes: int = 0
+    snapshot_bytes: int = 0
+    peak_bytes: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes < 0:
+            raise BadInput(f"a budget cannot be negative, got {self.budget_bytes}")
+
+    @property
+    def held_bytes(self) -> int:
+        return self.rows_bytes + self.snapshot_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return self.budget_bytes - self.held_bytes
+
+    def add(self, *, rows_bytes: int = 0, snapshot_bytes: int = 0) -> None:
+        """Mutates. Raises Corrupt when that would pass the budget: room is made before."""
+        if rows_bytes + snapshot_bytes > self.free_bytes:
+            raise Corrupt(f"{rows_bytes + snapshot_bytes} bytes do not fit in {self.free_bytes}")
+        self.rows_bytes += rows_bytes
+        self.snapshot_bytes += snapshot_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+
+    def remove(self, *, rows_bytes: int = 0, snapshot_bytes: int = 0) -> None:
+        """Mutates."""
+        self.rows_bytes -= rows_bytes
+        self.snapshot_bytes -= snapshot_bytes

@@ -1,0 +1,167 @@
+"""Where prefill stops, and which checkpoints stay. Pure functions of positions, no mlx.
+
+The *schedule* of a prompt decides how its prefill is cut into chunks. It depends only on the
+tokens and boundaries before each stop, never on what is cached, so that a cold run and a run
+from a checkpoint do the same arithmetic.
+
+    boundaries     S           m     m              m            (S: end of tools + system)
+    schedule      |S|          |     .              |        |   (stops at least min_span apart,
+                                                                  at most prefill_step)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from keepwarm.errors import BadInput
+from keepwarm.prompt.boundaries import BoundaryKind, Prompt
+
+# Bytes of a key of the tree: a token id; in exact mode a token id or the hash of a chunk.
+KEY_WIDTH = 4
+EXACT_KEY_WIDTH = 8
+
+# Boundaries at which prefill always stops, however short the span before them.
+_ALWAYS = (BoundaryKind.SYSTEM, BoundaryKind.MARK)
+
+
+class StopKind(StrEnum):
+    """Why prefill stops at a position; also the kind of the checkpoint taken there."""
+
+    SYSTEM = "system"  # end of tools + system
+    MARK = "mark"  # the client asked for it
+    MESSAGE = "message"  # end of a message
+    STEP = "step"  # no boundary came for prefill_step tokens
+    TAIL = "tail"  # last boundary before the generation prompt
+    BRANCH = "branch"  # another prompt was seen to part here
+    REPLY = "reply"  # end of a decoded reply
+    END = "end"  # end of the prompt: never a checkpoint
+
+
+# What thinning never touches: these are where other conversations start from.
+LASTING = (StopKind.SYSTEM, StopKind.MARK, StopKind.BRANCH)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stop:
+    """`position` tokens have been read when prefill stops here."""
+
+    position: int
+    kind: StopKind
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The settings of schedule and thinning. All lengths are in tokens."""
+
+    min_span: int = 512
+    prefill_step: int = 2048
+    keep_recent: int = 4
+    thinning: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_span <= self.prefill_step:
+            raise BadInput(
+                f"min_span must lie between 1 and prefill_step, got {self.min_span}"
+                f" and {self.prefill_step}"
+            )
+        if not 0.0 <= self.thinning < 1.0:
+            raise BadInput(f"thinning must lie in [0, 1), got {self.thinning}")
+
+    def schedule(self, prompt: Prompt) -> list[Stop]:
+        """The stops of `prompt` in rising order, its end not included."""
+        stops: list[Stop] = []
+        at = 0
+        for boundary in prompt.boundaries:
+            if boundary.kind is BoundaryKind.GENERATION:
+                continue
+            while boundary.position - at > self.prefill_step:
+                at += self.prefill_step
+                stops.append(Stop(at, StopKind.STEP))
+            far_enough = boundary.position - at >= self.min_span
+            if far_enough or (boundary.kind in _ALWAYS and boundary.position > at):
+                at = boundary.position
+                stops.append(Stop(at, StopKind(boundary.kind)))
+        while len(prompt) - at > self.prefill_step:
+            at += self.prefill_step
+            stops.append(Stop(at, StopKind.STEP))
+        return stops
+
+    def keys(self, prompt: Prompt) -> bytes:
+        """What the tree compares: the token ids."""
+        return prompt.tokens.astype("<i4").tobytes()
+
+    def exact_keys(self, prompt: Prompt) -> bytes:
+        """What the tree compares in exact mode: the token ids, cut into the schedule's chunks.
+
+        The first key of a chunk is the hash of the whole chunk, so that two prompts share a
+        chunk only when all of it is the same. With mixtures of experts even a row before the
+        first differing token depends on the tokens after it: they decide how many rows each
+        expert multiplies at once.
+        """
+        keys = prompt.tokens.astype("<i8")
+        ends = [stop.position for stop in self.schedule(prompt)]
+        for lo, hi in zip([0, *ends], [*ends, len(prompt)], strict=True):
+            if lo < hi:
+                chunk = hashlib.blake2b(prompt.tokens[lo:hi].tobytes(), digest_size=8).digest()
+                keys[lo] = np.frombuffer(chunk, dtype="<i8")[0]
+        return keys.tobytes()
+
+    def exact_stops(self, prompt: Prompt, start: int) -> list[Stop]:
+        """The stops of a prefill that begins at `start`, up to the end, along the schedule."""
+        stops = [s for s in self.schedule(prompt) if start < s.position < len(prompt)]
+        return [*stops, Stop(len(prompt), StopKind.END)]
+
+    def stops(self, prompt: Prompt, start: int, parted_at: int | None = None) -> list[Stop]:
+        """The stops of a prefill that begins at `start`, up to the end, in the default mode.
+
+        Besides the schedule it stops before the generation prompt, so that the next turn can
+        start there, and at `parted_at`, where a stored prompt went another way: a third one
+        may come.
+        """
+        end = len(prompt)
+        found = {s.position: s for s in self.schedule(prompt) if start < s.position < end}
+        tail = self.tail(prompt)
+        if start < tail < end:
+            found.setdefault(tail, Stop(tail, StopKind.TAIL))
+        if parted_at is not None and self._is_worth_a_stop(parted_at, start, end):
+            found.setdefault(parted_at, Stop(parted_at, StopKind.BRANCH))
+        return [*sorted(found.values()), Stop(end, StopKind.END)]
+
+    def tail(self, prompt: Prompt) -> int:
+        """The last position that a next request is likely to share.
+
+        With a template that is the end of the last message. Without one it is one token
+        before the end: the same prompt asked again needs a token to read.
+        """
+        end = prompt.last_message_end
+        return end if end is not None and end < len(prompt) else len(prompt) - 1
+
+    def _is_worth_a_stop(self, position: int, start: int, end: int) -> bool:
+        return position - start >= self.min_span and position < end
+
+    def superfluous(self, checkpoints: Sequence[Stop]) -> list[Stop]:
+        """Which of the checkpoints on one path (in rising order) to drop.
+
+        The distances from the deepest one back grow exponentially. What that costs is bounded:
+        a prompt that parts d tokens before the deepest checkpoint T finds one at c with
+        T - c <= d / (1 - thinning), or one that lies within min_span of where it parted.
+        """
+        if not self.thinning or len(checkpoints) <= self.keep_recent:
+            return []
+        tip = checkpoints[-1].position
+        kept, dropped = tip, []
+        for i in range(len(checkpoints) - 2, -1, -1):
+            before = checkpoints[i - 1].position if i else 0
+            gap = kept - before
+            may_go = checkpoints[i].kind not in LASTING
+            if may_go and gap <= max(self.min_span, self.thinning * (tip - before)):
+                dropped.append(checkpoints[i])
+            else:
+                kept = checkpoints[i].position
+        spare = len(checkpoints) - self.keep_recent
+        return dropped[::-1][:spare]  # the oldest go first

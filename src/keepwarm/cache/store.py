@@ -1,0 +1,346 @@
+"""The prefix cache: match, restore, insert, pin. One thread owns it.
+
+Nothing here raises because of what is stored. A state that is not what its place says, or a
+capture that fails, is a miss with a reason, and the request is served cold.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import mlx.core as mx
+
+from keepwarm.cache.audit import audit
+from keepwarm.cache.blocks import Capture, pieces_of
+from keepwarm.cache.budget import default_budget_bytes
+from keepwarm.cache.evict import Evictor
+from keepwarm.cache.explain import Inserted, Match, Reason, Refusal
+from keepwarm.cache.insert import Insertion
+from keepwarm.cache.ledger import Ledger
+from keepwarm.cache.live import Live
+from keepwarm.cache.placement import Placement, Stop, StopKind
+from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
+from keepwarm.cache.space import Space, spans_of
+from keepwarm.cache.stats import Stats
+from keepwarm.cache.tree import Checkpoint, Node
+from keepwarm.errors import CacheFault
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.state.registry import Layout
+
+log = logging.getLogger("keepwarm.cache")
+
+
+class Pin:
+    """Holds one place in the tree: it and all before it stay. A context manager."""
+
+    def __init__(self) -> None:
+        self._node: Node | None = None
+
+    def hold(self, node: Node | None) -> None:
+        """Hold `node` instead of what was held before. Mutates."""
+        if node is not None:
+            node.pins += 1
+        if self._node is not None:
+            self._node.pins -= 1
+        self._node = node
+
+    def release(self) -> None:
+        self.hold(None)
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class PrefixCache:
+    """States of past prompts, shared by all that begin alike.
+
+    `make_caches` makes the model's empty live caches; with None each namespace takes the layout
+    of the first caches it is given. With `exact` a restored prompt gives bit
+    for bit the logits of a cold one: matches land on the prompt's own schedule, and rows that
+    were decoded are not stored.
+    """
+
+    def __init__(
+        self,
+        make_caches: Callable[[], list[Any]] | None,
+        *,
+        budget_bytes: int | None = None,
+        exact: bool = False,
+        placement: Placement | None = None,
+        policy: Policy | str = "worth",
+        cost: CostModel | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises BadInput for a negative budget or an unknown policy."""
+        self.exact = exact
+        self.placement = placement or Placement()
+        self.cost = cost or MeasuredCost()
+        self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
+        self._make_caches = make_caches
+        self._clock = clock
+        self._counts: Counter[str] = Counter()
+        self._spaces: dict[str, Space] = {}
+        chosen = policy_named(policy, self.cost) if isinstance(policy, str) else policy
+        self._evictor = Evictor(self.ledger, self.placement, chosen, self._counts)
+        self.layout, self.disabled_because = self._learn_layout()
+
+    def _learn_layout(self) -> tuple[Layout | None, str | None]:
+        if self._make_caches is None:
+            return None, None
+        try:
+            return Layout.of(self._make_caches()), None
+        except CacheFault as fault:
+            log.warning("caching is off for this model: %s", fault)
+            return None, str(fault)
+
+    # Finding
+
+    def match(self, prompt: Prompt, *, namespace: str = "", limit: int | None = None) -> Match:
+        """The deepest usable position for `prompt`. Changes nothing but the statistics.
+
+        At most `limit` tokens, by default all but the last: the model must read something to
+        say what comes next.
+        """
+        limit = len(prompt) - 1 if limit is None else min(limit, len(prompt))
+        found = self._find(prompt, namespace, limit)
+        self._counts[f"match_{found.reason}"] += 1
+        self._counts["prompt_tokens"] += len(prompt)
+        self._counts["cached_tokens"] += found.cached_len
+        return found
+
+    def _find(self, prompt: Prompt, namespace: str, limit: int) -> Match:
+        if self.disabled_because is not None:
+            return Match(prompt, namespace, 0, 0, Reason.DISABLED)
+        keys = self._keys(prompt)
+        space = self._spaces.get(namespace)
+        if space is None:
+            return Match(prompt, namespace, 0, 0, self._reason_cold(prompt, namespace, keys))
+        walk = space.tree.walk(keys)
+        if space.can_cut:
+            cached_len = space.deepest_cut(walk, limit)
+            node = next((n for n in walk.path if n.start < cached_len <= n.end), None)
+        else:
+            node = space.deepest_checkpoint(walk, limit)
+            cached_len = node.end if node else 0
+        goes_on = walk.is_inside or bool(walk.path and walk.path[-1].children)
+        is_branch = goes_on and 0 < walk.matched < len(prompt)
+        reason = self._reason(prompt, namespace, keys, cached_len, walk.matched, is_branch)
+        return Match(
+            prompt, namespace, cached_len, walk.matched, reason, is_branch, node,
+            self._evictor.version,
+        )  # fmt: skip
+
+    def _keys(self, prompt: Prompt) -> bytes:
+        return self.placement.exact_keys(prompt) if self.exact else self.placement.keys(prompt)
+
+    def _reason(
+        self, prompt: Prompt, namespace: str, keys: bytes, cached: int, parted: int, branch: bool
+    ) -> Reason:
+        if self._evictor.remembers(prompt, namespace, cached):
+            return Reason.EVICTED
+        if not cached:
+            return (
+                Reason.NO_CHECKPOINT if parted else self._reason_cold(prompt, namespace, keys)
+            )
+        if parted >= len(prompt) or cached >= self.placement.tail(prompt):
+            return Reason.EXACT
+        return Reason.BRANCHED if branch else Reason.EXTENDED
+
+    def _reason_cold(self, prompt: Prompt, namespace: str, keys: bytes) -> Reason:
+        if self._evictor.remembers(prompt, namespace, 0):
+            return Reason.EVICTED
+        for other in self._spaces.values():
+            if other.name != namespace and other.tree.walk(keys).matched:
+                return Reason.OTHER_NAMESPACE
+        return Reason.COLD
+
+    def stops(self, match: Match) -> list[Stop]:
+        """Where the prefill of a matched prompt stops, its end included."""
+        if self.exact:
+            return self.placement.exact_stops(match.prompt, match.cached_len)
+        parted_at = match.parted_at if match.is_branch else None
+        return self.placement.stops(match.prompt, match.cached_len, parted_at)
+
+    # Restoring
+
+    def pin(self, match: Match) -> Pin:
+        """Hold what was matched until the pin is released. Mutates the pin count only."""
+        pin = Pin()
+        if match.version == self._evictor.version:
+            pin.hold(match.node)
+        else:
+            pin.hold(self._find(match.prompt, match.namespace, match.cached_len).node)
+        return pin
+
+    def fresh(self) -> Live:
+        """Empty live caches; none at all when nobody said how to make them."""
+        return Live(self._make_caches() if self._make_caches is not None else [])
+
+    def restore(self, match: Match, *, reserve: int | None = None) -> Live:
+        """Live caches at `match.cached_len`, with room for `reserve` more tokens.
+
+        `live.position` says where they stand: 0 when the state could not be restored. Never
+        raises because of what is stored. By default there is room for the rest of the prompt.
+        """
+        if match.version != self._evictor.version:
+            match = self._find(match.prompt, match.namespace, match.cached_len)
+        if not match.cached_len or match.node is None:
+            return self.fresh()
+        if reserve is None:
+            reserve = len(match.prompt) - match.cached_len
+        try:
+            live = self._restore(match, match.node, reserve)
+        except Exception as error:
+            self._fault("restore", error)
+            self._forget(match)
+            return self.fresh()
+        self._touch(match.node, match.cached_len)
+        return live
+
+    def _restore(self, match: Match, node: Node, reserve: int) -> Live:
+        space, position = self._spaces[match.namespace], match.cached_len
+        layout, path = space.layout, node.path()
+        self._prove(match.prompt, path, position)
+        leaves: list[Any] = [state.fresh() for state in layout.states]
+        for index, group in enumerate(layout.groups):
+            spans = spans_of(path, index)
+            wanted = group.state.needs(position)
+            for leaf in group.leaves:
+                if not spans or leaf not in spans[0].block.arrays:
+                    continue  # a leaf that the model never fills
+                rows = pieces_of(spans, leaf, wanted)
+                leaves[leaf] = layout.row_state(leaf).rebuild(position, rows, reserve)
+        if layout.whole:
+            checkpoint = _checkpoint_at(node, position)
+            for leaf in layout.whole:
+                leaves[leaf] = layout.snapshot_state(leaf).restore(checkpoint.snapshots[leaf])
+        # Evaluated now: a lazy copy would hold on to blocks that are evicted meanwhile.
+        mx.eval([leaves[leaf].state for group in layout.groups for leaf in group.leaves])
+        layout.check_position(leaves, position)
+        cuts = [s.position for s in self.placement.schedule(match.prompt) if s.position <= position]
+        return Live.at(layout.assemble(leaves), match.prompt, position, cuts)
+
+    def _prove(self, prompt: Prompt, path: list[Node], position: int) -> None:
+        """Raises CacheFault unless all that a restore takes was stored for these very tokens."""
+        blocks = {span.block for node in path for spans in node.spans for span in spans}
+        for block in sorted(blocks, key=lambda b: b.origin):
+            if block.origin < position and block.digest != prompt.digest(block.origin):
+                raise CacheFault(f"rows from {block.origin} on belong to another prompt")
+        checkpoint = path[-1].checkpoint
+        if checkpoint is not None and path[-1].end == position:
+            if checkpoint.position != position or checkpoint.digest != prompt.digest(position):
+                raise CacheFault(f"the checkpoint at {position} belongs to another prompt")
+
+    def _touch(self, node: Node, position: int) -> None:
+        """A hit refreshes what it consumed, and nothing else."""
+        now = self._clock()
+        for step in node.path():
+            step.last_used = now
+        node.hits += 1
+        if node.checkpoint is not None and node.end == position:
+            node.checkpoint.last_used = now
+            node.checkpoint.hits += 1
+
+    # Storing
+
+    def insert(
+        self,
+        prompt: Prompt,
+        live: Live,
+        *,
+        kind: StopKind = StopKind.MESSAGE,
+        namespace: str = "",
+        pin: Pin | None = None,
+    ) -> Inserted:
+        """Store the state of `live` at its position, which must lie on `prompt`.
+
+        Rows that are there already are not stored again. With `pin`, the pin moves to the new
+        place. Never raises because of the cache: what could not be stored says why.
+        """
+        position = live.position
+        if self.disabled_because is not None:
+            return self._refuse(position, Refusal.DISABLED, self.disabled_because)
+        if not 0 < position <= len(prompt) or live.digest != prompt.digest(position):
+            return self._refuse(position, Refusal.MISMATCH, "the tokens read are not the prompt's")
+        if self.exact and not self._is_on_schedule(prompt, live):
+            return self._refuse(position, Refusal.OFF_SCHEDULE, "read along other stops")
+        try:
+            space = self._space(namespace, live)
+            capture = Capture(space.layout, live.caches, position)
+            space.check_signature(capture.signature)
+            insertion = Insertion(space, self._keys(prompt), prompt, capture, self._evictor)
+            node, done = insertion.run(kind, self._clock(), list(self._spaces.values()))
+        except CacheFault as fault:
+            return self._refuse(position, Refusal.MISMATCH, str(fault))
+        except Exception as error:
+            # The tree may be half changed: drop all of it rather than guess.
+            self._fault("insert", error)
+            self.clear()
+            return self._refuse(position, Refusal.FAULT, str(error))
+        if node is None:
+            return self._refuse(position, Refusal.OVER_BUDGET, f"{done.nbytes} bytes do not fit")
+        if pin is not None:
+            pin.hold(node)
+        self._counts["inserted"] += 1
+        self._counts["inserted_rows"] += done.num_rows
+        return done
+
+    def _space(self, namespace: str, live: Live) -> Space:
+        space = self._spaces.get(namespace)
+        if space is None:
+            space = Space.empty(namespace, self.layout or Layout.of(live.caches), self.exact)
+            self._spaces[namespace] = space
+        return space
+
+    def _is_on_schedule(self, prompt: Prompt, live: Live) -> bool:
+        stops = [s.position for s in self.placement.schedule(prompt)]
+        upto = [p for p in stops if p <= live.position]
+        return bool(upto) and upto[-1] == live.position and live.cuts == upto
+
+    def _refuse(self, position: int, refusal: Refusal, detail: str) -> Inserted:
+        self._counts[f"refused_{refusal}"] += 1
+        log.debug("not stored at %d: %s (%s)", position, refusal, detail)
+        return Inserted(position, refusal=refusal, detail=detail)
+
+    # Keeping house
+
+    def _fault(self, act: str, error: Exception) -> None:
+        self._counts[f"fault_{act}"] += 1
+        log.error("%s failed; the request is served cold", act, exc_info=error)
+
+    def _forget(self, match: Match) -> None:
+        """Drop what could not be restored, so that it is not tried again."""
+        space, node = self._spaces.get(match.namespace), match.node
+        if space is not None and node is not None:
+            self._evictor.drop_below(space, node)
+
+    def clear(self, namespace: str | None = None) -> None:
+        """Drop everything, or everything of one namespace. Running requests go on."""
+        for name in [namespace] if namespace is not None else list(self._spaces):
+            space = self._spaces.pop(name, None)
+            if space is not None:
+                self._evictor.drop_all(space)
+
+    def stats(self) -> Stats:
+        """Counts since the start, and what is held now."""
+        return Stats.of(self._counts, self.ledger, list(self._spaces.values()))
+
+    def check(self) -> None:
+        """Recompute every total, link, pin and hash. Raises Corrupt, naming what is wrong."""
+        audit(list(self._spaces.values()), self.ledger)
+
+
+def _checkpoint_at(node: Node, position: int) -> Checkpoint:
+    if node.checkpoint is None or node.end != position:
+        raise CacheFault(f"there is no checkpoint at {position}")
+    return node.checkpoint

@@ -1,0 +1,36 @@
+"""Empty live caches for a model: what mlx-lm makes, with quantized rows where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.nn as nn
+from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_prompt_cache
+
+from keepwarm.errors import BadInput
+
+MakeCaches = Callable[[], list[Any]]
+
+
+def cache_maker(model: Any, kv_bits: int | None = None, kv_group_size: int = 64) -> MakeCaches:
+    """A function that makes the model's empty caches.
+
+    With `kv_bits` the rows of full attention are quantized from the first token on. Raises
+    BadInput when `model` is neither an mlx-lm model nor a function already.
+    """
+    if not isinstance(model, nn.Module):
+        if not callable(model):
+            raise BadInput(f"a model or a function that makes its caches, not {type(model)}")
+        return model  # type: ignore[no-any-return]
+    if kv_bits is None:
+        return lambda: make_prompt_cache(model)
+    return lambda: [_quantized(c, kv_group_size, kv_bits) for c in make_prompt_cache(model)]
+
+
+def _quantized(cache: Any, group_size: int, bits: int) -> Any:
+    if type(cache) is KVCache:
+        return QuantizedKVCache(group_size=group_size, bits=bits)
+    if type(cache) is CacheList:
+        return CacheList(*(_quantized(part, group_size, bits) for part in cache.caches))
+    return cache

@@ -1,0 +1,116 @@
+"""Leaves that are kept whole: recurrent states (`ArraysCache`) and classes nobody has told us of.
+
+A copy is made of everything the object holds. What is not plain data (a lock, a function, a
+file) cannot be copied safely, and then the leaf cannot be stored at all.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from keepwarm.errors import CacheFault
+from keepwarm.state.base import Arrays, Snapshot, SnapshotState, handle, owned
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, mx.Dtype, np.generic)
+# Deep enough for any cache of caches, shallow enough to stop at a cycle.
+_MAX_DEPTH = 16
+
+
+class WholeState(SnapshotState):
+    """Any object made of arrays and plain data: attributes, lists, tuples, dicts, sets."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """`make` gives an empty live leaf."""
+        self._make = make
+
+    def fresh(self) -> Any:
+        return self._make()
+
+    def position(self, cache: Any) -> int | None:
+        return None
+
+    def measure(self, cache: Any) -> int:
+        total = 0
+
+        def count(array: mx.array) -> mx.array:
+            nonlocal total
+            total += array.nbytes
+            return array
+
+        duplicate(cache, count)
+        return total
+
+    def snapshot(self, cache: Any) -> Snapshot:
+        found: list[mx.array] = []
+
+        def keep(array: mx.array) -> mx.array:
+            found.append(owned(array))
+            return found[-1]
+
+        content = duplicate(cache, keep)
+        arrays: Arrays = tuple(found)
+        return Snapshot(content, sum(array.nbytes for array in arrays), arrays)
+
+    def restore(self, snapshot: Snapshot) -> Any:
+        return duplicate(snapshot.content, handle)
+
+
+def duplicate(value: Any, copy: Callable[[mx.array], mx.array], depth: int = 0) -> Any:
+    """A copy of `value` that shares no container with it; every array goes through `copy`.
+
+    Raises CacheFault for anything that is not data.
+    """
+    if isinstance(value, mx.array):
+        return copy(value)
+    if isinstance(value, _PLAIN):
+        return value
+    if depth >= _MAX_DEPTH:
+        raise CacheFault(f"a {type(value).__name__} is nested too deeply to be copied")
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(duplicate(item, copy, depth + 1) for item in value)
+    if type(value) is dict:
+        return {key: duplicate(item, copy, depth + 1) for key, item in value.items()}
+    return _duplicate_object(value, copy, depth)
+
+
+def _duplicate_object(value: Any, copy: Callable[[mx.array], mx.array], depth: int) -> Any:
+    twin = _blank(value)
+    for name, item in _attributes(value).items():
+        object.__setattr__(twin, name, duplicate(item, copy, depth + 1))
+    return twin
+
+
+def _blank(value: Any) -> Any:
+    """A new object of the same class with no attributes yet.
+
+    Python's own copy protocol tells data from the rest: locks, files, generators and objects
+    that hold state outside their attributes refuse it or answer with something special.
+    """
+    kind = type(value)
+    try:
+        make, arguments, _, *items = (*value.__reduce_ex__(4), None, None)[:5]
+        if make is not copyreg.__newobj__ or any(item is not None for item in items):  # type: ignore[attr-defined]
+            raise TypeError("it is copied in a way of its own")
+        if isinstance(value, type) or callable(value):
+            raise TypeError("it is code, not data")
+        return make(*arguments)
+    except (TypeError, ValueError, AttributeError) as error:
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise CacheFault(f"a {name} cannot be copied: {error}") from error
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    found = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
