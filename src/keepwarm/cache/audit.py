@@ -73,7 +73,7 @@ def _check_checkpoint(space: Space, node: Node) -> int:
         _expect(group.state.can_restore(node.end, rows), f"{node} cannot be restored")
     snapshots = checkpoint.snapshots
     _expect(tuple(snapshots) == space.layout.whole, f"{node}: a snapshot is missing")
-    nbytes = sum(a.nbytes for snapshot in snapshots.values() for a in snapshot.arrays)
+    nbytes: int = sum(a.nbytes for snapshot in snapshots.values() for a in snapshot.arrays)
     _expect(nbytes == checkpoint.nbytes, f"{node}: its snapshots weigh {nbytes}")
     return nbytes
 

@@ -29,8 +29,8 @@ class Victim:
 
     space: Space
     node: Node
-    is_leaf: bool
     above: Node | None  # the checkpoint that a prefill would fall back to
+    is_leaf: bool  # all of it goes; otherwise only its checkpoint
 
 
 class Evictor:
@@ -260,15 +260,13 @@ def _standing(node: Node) -> StopKind:
 
 
 def _span_bytes(node: Node) -> int:
-    return sum(
-        span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans
-    )
+    return sum(span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans)
 
 
 def _leaf_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
     candidate = _checkpoint_candidate(space, node, above)
     nbytes = _span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
-    candidate = replace(candidate, handle=Victim(space, node, True, above), nbytes=nbytes)
+    candidate = replace(candidate, handle=Victim(space, node, above, is_leaf=True), nbytes=nbytes)
     if space.can_cut:
         return replace(candidate, position=node.end, fallback=node.start)
     return candidate
@@ -278,7 +276,7 @@ def _checkpoint_candidate(space: Space, node: Node, above: Node | None) -> Candi
     fallback = above.end if above is not None else 0
     checkpoint = node.checkpoint
     return Candidate(
-        handle=Victim(space, node, False, above),
+        handle=Victim(space, node, above, is_leaf=False),
         nbytes=checkpoint.nbytes + _window_bytes(space, node) if checkpoint else 0,
         # Rows without a checkpoint that leads to them save nothing.
         position=node.end if checkpoint else fallback,

@@ -56,7 +56,10 @@ class Pin:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.release()
 
@@ -149,9 +152,7 @@ class PrefixCache:
         if self._evictor.remembers(prompt, namespace, cached):
             return Reason.EVICTED
         if not cached:
-            return (
-                Reason.NO_CHECKPOINT if parted else self._reason_cold(prompt, namespace, keys)
-            )
+            return Reason.NO_CHECKPOINT if parted else self._reason_cold(prompt, namespace, keys)
         if parted >= len(prompt) or cached >= self.placement.tail(prompt):
             return Reason.EXACT
         return Reason.BRANCHED if branch else Reason.EXTENDED
@@ -236,10 +237,12 @@ class PrefixCache:
         for block in sorted(blocks, key=lambda b: b.origin):
             if block.origin < position and block.digest != prompt.digest(block.origin):
                 raise CacheFault(f"rows from {block.origin} on belong to another prompt")
-        checkpoint = path[-1].checkpoint
-        if checkpoint is not None and path[-1].end == position:
-            if checkpoint.position != position or checkpoint.digest != prompt.digest(position):
-                raise CacheFault(f"the checkpoint at {position} belongs to another prompt")
+        node = path[-1]
+        if node.checkpoint is None or node.end != position:
+            return
+        found = (node.checkpoint.position, node.checkpoint.digest)
+        if found != (position, prompt.digest(position)):
+            raise CacheFault(f"the checkpoint at {position} belongs to another prompt")
 
     def _touch(self, node: Node, position: int) -> None:
         """A hit refreshes what it consumed, and nothing else."""

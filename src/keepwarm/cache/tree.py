@@ -53,7 +53,16 @@ class Span:
 class Checkpoint:
     """Where every layer can be restored: snapshots at one position, with proof of the place."""
 
-    __slots__ = ("created", "digest", "hits", "kind", "last_used", "nbytes", "position", "snapshots")
+    __slots__ = (
+        "created",
+        "digest",
+        "hits",
+        "kind",
+        "last_used",
+        "nbytes",
+        "position",
+        "snapshots",
+    )
 
     def __init__(
         self, position: int, digest: bytes, kind: str, snapshots: Any, nbytes: int, now: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import mlx.nn as nn
+from mlx.nn.layers.base import Module
 from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_prompt_cache
 
 from keepwarm.errors import BadInput
@@ -19,7 +19,7 @@ def cache_maker(model: Any, kv_bits: int | None = None, kv_group_size: int = 64)
     With `kv_bits` the rows of full attention are quantized from the first token on. Raises
     BadInput when `model` is neither an mlx-lm model nor a function already.
     """
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, Module):
         if not callable(model):
             raise BadInput(f"a model or a function that makes its caches, not {type(model)}")
         return model  # type: ignore[no-any-return]

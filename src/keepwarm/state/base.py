@@ -62,8 +62,7 @@ class Rows:
     @property
     def signature(self) -> Signature:
         return tuple(
-            ((*a.shape[:TOKEN_AXIS], *a.shape[TOKEN_AXIS + 1 :]), str(a.dtype))
-            for a in self.arrays
+            ((*a.shape[:TOKEN_AXIS], *a.shape[TOKEN_AXIS + 1 :]), str(a.dtype)) for a in self.arrays
         )
 
     @property

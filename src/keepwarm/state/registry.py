@@ -167,4 +167,3 @@ def _needs_key(state: RowState) -> tuple[Any, ...]:
 def rows_of(layout: Layout, leaves: Sequence[Any]) -> dict[int, Rows]:
     """The rows that live leaves hold, by leaf."""
     return {i: layout.row_state(i).rows(leaves[i]) for g in layout.groups for i in g.leaves}
-

@@ -1,8 +1,8 @@
 """Sliding windows: rows, of which only the last ones (and a few first ones) are remembered.
 
-    position p, window W, keep K        rows a restore takes
-    p <= W                              [0, p)
-    p >  W                              [0, K) and [p - (W - K), p)
+position p, window W, keep K        rows a restore takes
+p <= W                              [0, p)
+p >  W                              [0, K) and [p - (W - K), p)
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ class ChunkedKV(RowState):
     def rows(self, cache: Any) -> Rows:
         if cache.keys is None:
             return NO_ROWS
-        return rows_from(
-            (cache.keys, cache.values), int(cache.start_position), int(cache.offset)
-        )
+        return rows_from((cache.keys, cache.values), int(cache.start_position), int(cache.offset))
 
     def rebuild(self, position: int, rows: Sequence[Arrays], reserve: int) -> ChunkedKVCache:
         cache = self.fresh()
