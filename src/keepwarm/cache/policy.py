@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from keepwarm.cache.placement import StopKind
+from keepwarm.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +170,4 @@ def policy_named(name: str, cost: CostModel) -> Policy:
             return FirstInFirstOut()
         case "type":
             return TypePriority()
-    raise ValueError(f"no policy is called {name!r}: use one of {', '.join(POLICIES)}")
+    raise BadInput(f"no policy is called {name!r}: use one of {', '.join(POLICIES)}")

@@ -29,6 +29,7 @@ from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.stats import Stats
 from keepwarm.cache.tree import Checkpoint, Node
 from keepwarm.errors import CacheFault
+from keepwarm.model.caches import cache_maker
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
 
@@ -67,15 +68,16 @@ class Pin:
 class PrefixCache:
     """States of past prompts, shared by all that begin alike.
 
-    `make_caches` makes the model's empty live caches; with None each namespace takes the layout
-    of the first caches it is given. With `exact` a restored prompt gives bit
+    `model` is an mlx-lm model, or a function that makes its empty live caches (`cache_maker`
+    gives one with quantized rows); with None each namespace takes the layout of the first
+    caches it is given. With `exact` a restored prompt gives bit
     for bit the logits of a cold one: matches land on the prompt's own schedule, and rows that
     were decoded are not stored.
     """
 
     def __init__(
         self,
-        make_caches: Callable[[], list[Any]] | None,
+        model: Any,
         *,
         budget_bytes: int | None = None,
         exact: bool = False,
@@ -84,12 +86,12 @@ class PrefixCache:
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises BadInput for a negative budget or an unknown policy."""
+        """Raises BadInput for a negative budget, an unknown policy or something not a model."""
         self.exact = exact
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
-        self._make_caches = make_caches
+        self._make_caches = cache_maker(model) if model is not None else None
         self._clock = clock
         self._counts: Counter[str] = Counter()
         self._spaces: dict[str, Space] = {}

@@ -1,0 +1,43 @@
+"""keepwarm: a prefix cache for every kind of language model on MLX.
+
+The public names are loaded when first asked for, so that the parts that need no arrays can be
+used without mlx.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlx_lm import load as load
+
+    from keepwarm.cache.placement import Placement as Placement
+    from keepwarm.cache.store import PrefixCache as PrefixCache
+    from keepwarm.model.caches import cache_maker as cache_maker
+    from keepwarm.prompt.boundaries import Boundary as Boundary
+    from keepwarm.prompt.boundaries import Prompt as Prompt
+    from keepwarm.session import Sampling as Sampling
+    from keepwarm.session import Session as Session
+
+_HOMES = {
+    "Boundary": "keepwarm.prompt.boundaries",
+    "Placement": "keepwarm.cache.placement",
+    "PrefixCache": "keepwarm.cache.store",
+    "Prompt": "keepwarm.prompt.boundaries",
+    "Sampling": "keepwarm.session",
+    "Session": "keepwarm.session",
+    "cache_maker": "keepwarm.model.caches",
+    "load": "mlx_lm",
+}
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'keepwarm' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,91 @@
+"""Prefill: one sequence at a time, cut at its schedule, each stop a checkpoint.
+
+Runs on the thread that owns the arrays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+
+from keepwarm.cache.explain import Match
+from keepwarm.cache.live import Live
+from keepwarm.cache.placement import Stop, StopKind
+from keepwarm.cache.store import Pin, PrefixCache
+from keepwarm.events import Timings
+from keepwarm.prompt.boundaries import Prompt
+
+
+class Prefill:
+    """Brings live caches to the end of a prompt: match, restore, read the rest, store.
+
+    Use as a context manager, which holds what was matched until the end; iterate `steps`.
+    """
+
+    def __init__(
+        self, model: Any, cache: PrefixCache, prompt: Prompt, *, namespace: str = ""
+    ) -> None:
+        self.prompt = prompt
+        self.timings = Timings()
+        self._model = model
+        self._cache = cache
+        self._namespace = namespace
+        self._logits: mx.array | None = None
+        with self.timings.measuring("lookup_s"):
+            self.match: Match = cache.match(prompt, namespace=namespace)
+        self._pin: Pin = cache.pin(self.match)
+        with self.timings.measuring("restore_s"):
+            self.live: Live = cache.restore(self.match)
+        self.cached_len = self.live.position
+
+    def __enter__(self) -> Prefill:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pin.release()
+
+    @property
+    def logits(self) -> mx.array:
+        """What the model says after the last token: (1, vocab). Only after all steps."""
+        assert self._logits is not None, "the prompt has not been read to its end"
+        return self._logits
+
+    def steps(self) -> Iterator[int]:
+        """Reads one chunk at a time; yields the position reached. Can be given up between."""
+        for stop in self._stops():
+            with self.timings.measuring("prefill_s"):
+                self._read(stop)
+            if stop.kind is not StopKind.END:
+                with self.timings.measuring("insert_s"):
+                    self.insert(self.prompt, stop.kind)
+            yield stop.position
+
+    def insert(self, prompt: Prompt, kind: StopKind) -> None:
+        """Store where the live caches stand now, and hold that instead."""
+        self._cache.insert(prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin)
+
+    def _stops(self) -> list[Stop]:
+        # A restore that failed leaves the caches at the start: then all stops are ahead.
+        return [s for s in self._cache.stops(self._found()) if s.position > self.live.position]
+
+    def _found(self) -> Match:
+        if self.live.position == self.match.cached_len:
+            return self.match
+        return self._cache.match(self.prompt, namespace=self._namespace, limit=0)
+
+    def _read(self, stop: Stop) -> None:
+        start = self.live.position
+        tokens = self.prompt.tokens[start : stop.position]
+        began = time.perf_counter()
+        logits = self._model(mx.array(tokens)[None], cache=self.live.caches)  # (1, chunk, vocab)
+        states = [cache.state for cache in self.live.caches]
+        if stop.kind is StopKind.END:
+            self._logits = logits[:, -1, :]
+            mx.eval(self._logits, states)
+        else:
+            mx.eval(states)  # the logits are never computed
+        self._cache.cost.observe(start, stop.position, time.perf_counter() - began)
+        self.live.advance(tokens)

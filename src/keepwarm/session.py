@@ -1,0 +1,219 @@
+"""A conversation in Python: `Session` keeps the messages, and the model warm between turns.
+
+    model, tokenizer = load("mlx-community/Qwen3-0.6B-4bit")
+    session = Session(model, tokenizer)
+    for event in session.chat("Why is the sky blue?"):
+        print(event.text, end="")
+
+A session, or several that share a `PrefixCache`, belong to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.sample_utils import make_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from keepwarm.cache.placement import StopKind
+from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.decode import LogitsProcessor, Sampler, decode
+from keepwarm.engine.prefill import Prefill
+from keepwarm.errors import BadInput, RenderError
+from keepwarm.events import Delta, Done, Event, Reading, Result, Stream
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.parse import parse_reply
+from keepwarm.prompt.render import render_chat, render_text
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen: by default always the likeliest. A seed sets mlx's global one."""
+
+    temperature: float = 0.0
+    top_p: float = 0.0
+    min_p: float = 0.0
+    top_k: int = 0
+    seed: int | None = None
+    processors: Sequence[LogitsProcessor] = ()
+
+    def sampler(self) -> Sampler:
+        if self.seed is not None:
+            mx.random.seed(self.seed)
+        made: Sampler = make_sampler(
+            temp=self.temperature, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k
+        )
+        return made
+
+
+class Session:
+    """A model, a tokenizer and a cache; `messages` is the conversation so far.
+
+    The history may be edited between turns: the next prompt starts from the deepest state that
+    still fits.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        cache: PrefixCache | None = None,
+        system: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        namespace: str = "",
+    ) -> None:
+        self.model = model
+        is_wrapped = isinstance(tokenizer, TokenizerWrapper)
+        self.tokenizer = tokenizer if is_wrapped else TokenizerWrapper(tokenizer)
+        self.cache = cache if cache is not None else PrefixCache(model)
+        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.tools = list(tools) if tools else None
+        self.template_kwargs = dict(template_kwargs or {})
+        self.namespace = namespace
+
+    def chat(
+        self,
+        message: str | Message | Sequence[Message],
+        *,
+        max_tokens: int = 1024,
+        sampling: Sampling | None = None,
+    ) -> Stream:
+        """Say something and stream the reply; both join `messages` once the reply is complete.
+
+        `message` is what the user says, or one or more messages (tool results, say). Raises
+        RenderError when the chat template refuses the conversation.
+        """
+        said = _as_messages(message)
+        request = _Request(self, self._render([*self.messages, *said]), said)
+        return request.stream(max_tokens, sampling or Sampling())
+
+    def complete(
+        self, text: str, *, max_tokens: int = 1024, sampling: Sampling | None = None
+    ) -> Stream:
+        """Continue a text, without chat template and without memory."""
+        request = _Request(self, render_text(self.tokenizer, text), None)
+        return request.stream(max_tokens, sampling or Sampling())
+
+    def _render(self, messages: list[Message]) -> Prompt:
+        return render_chat(
+            self.tokenizer, messages, tools=self.tools, template_kwargs=self.template_kwargs
+        )
+
+    def _is_append_only(self, read: Prompt) -> bool:
+        """Whether the next turn will begin with the very tokens that were read."""
+        probe = [*self.messages, {"role": "user", "content": "."}]
+        try:
+            upcoming = self._render(probe).tokens
+        except RenderError:
+            return True  # nobody can tell; the state may turn out useful
+        return bool(len(upcoming) >= len(read) and (upcoming[: len(read)] == read.tokens).all())
+
+
+class _Request:
+    """One run of a session's model: read the prompt, decode, store."""
+
+    def __init__(self, session: Session, prompt: Prompt, said: list[Message] | None) -> None:
+        """`said` joins the history with the reply; None for a request outside of it."""
+        self._session = session
+        self._prompt = prompt
+        self._said = said
+        self._tokens: list[int] = []
+        self._text = ""
+        self._finish_reason = "length"
+
+    def stream(self, max_tokens: int, sampling: Sampling) -> Stream:
+        if max_tokens < 1:
+            raise BadInput(f"max_tokens must be at least 1, got {max_tokens}")
+        return Stream(self._run(max_tokens, sampling))
+
+    def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, None]:
+        session, prompt = self._session, self._prompt
+        began = perf_counter()
+        with Prefill(session.model, session.cache, prompt, namespace=session.namespace) as prefill:
+            total, cached = len(prompt), prefill.cached_len
+            yield Reading(position=cached, prompt_tokens=total, cached_tokens=cached)
+            for position in prefill.steps():
+                yield Reading(position=position, prompt_tokens=total, cached_tokens=cached)
+            try:
+                yield from self._decode(prefill, max_tokens, sampling, began)
+            except GeneratorExit:
+                self._store(prefill)
+                raise
+            yield Done(result=self._finish(prefill))
+
+    def _decode(
+        self, prefill: Prefill, max_tokens: int, sampling: Sampling, began: float
+    ) -> Generator[Event, None, None]:
+        tokenizer, timings = self._session.tokenizer, prefill.timings
+        detokenizer = tokenizer.detokenizer
+        tokens = decode(
+            self._session.model,
+            prefill.live,
+            prefill.logits,
+            history=self._prompt.tokens.tolist(),
+            sampler=sampling.sampler(),
+            processors=sampling.processors,
+        )
+        started = perf_counter()
+        for token in tokens:
+            if not self._tokens:
+                timings.first_token_s = perf_counter() - began
+            self._tokens.append(token)
+            if token in tokenizer.eos_token_ids:
+                self._finish_reason = "stop"
+                break
+            detokenizer.add_token(token)
+            yield self._delta(detokenizer.last_segment, token)
+            if len(self._tokens) == max_tokens:
+                break
+        timings.decode_s = perf_counter() - started
+        detokenizer.finalize()
+        if rest := detokenizer.last_segment:
+            yield self._delta(rest, self._tokens[-1])
+
+    def _delta(self, text: str, token: int) -> Delta:
+        self._text += text
+        return Delta(text, token=token)
+
+    def _finish(self, prefill: Prefill) -> Result:
+        session = self._session
+        reply = parse_reply(session.tokenizer, self._text)
+        if self._said is not None:
+            session.messages += [*self._said, reply.as_message()]
+        self._store(prefill)
+        return Result(
+            text=self._text,
+            reply=reply,
+            tokens=self._tokens,
+            finish_reason=self._finish_reason,
+            prompt_tokens=len(self._prompt),
+            cached_tokens=prefill.cached_len,
+            reason=prefill.match.reason,
+            timings=prefill.timings,
+        )
+
+    def _store(self, prefill: Prefill) -> None:
+        """Keep the reply's state where the next turn can start from it."""
+        cache = self._session.cache
+        if cache.exact or not self._tokens:
+            return
+        read = self._prompt.extended(self._tokens)
+        can_cut = cache.layout is not None and cache.layout.can_cut
+        # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
+        if can_cut or self._said is None or self._session._is_append_only(read):
+            with prefill.timings.measuring("insert_s"):
+                prefill.insert(read, StopKind.REPLY)
+
+
+def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:
+    if isinstance(message, str):
+        return [{"role": "user", "content": message}]
+    return [message] if isinstance(message, dict) else list(message)
