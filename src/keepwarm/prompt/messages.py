@@ -1,0 +1,181 @@
+"""Reads OpenAI-style messages: checks their shape and brings them into the form templates expect.
+What the caller passed is never changed. Plain data, no mlx; any thread."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keepwarm.errors import BadInput
+
+Message = dict[str, Any]
+
+# The system part of a conversation: what stands before the first message of these roles' ends.
+SYSTEM_ROLES = ("system", "developer")
+
+# Arguments of the rendering itself, which a request must not set through the template's.
+_RESERVED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a template wants an assistant message that calls tools."""
+
+    absent_content: str | None = ""  # some templates render calls only where content is none
+    arguments: type[dict[str, Any]] | type[str] = dict  # most read a mapping, a few join text
+
+
+def read_messages(messages: object) -> list[Message]:
+    """Copies of `messages` with content as one string (or None), `reasoning` also known as
+    `reasoning_content`, and no empty fields. Raises BadInput for what is not a conversation."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise BadInput(f"messages must be a list, got {type(messages).__name__}")
+    if not messages:
+        raise BadInput("messages must hold at least one message")
+    return [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def read_tools(tools: object) -> list[dict[str, Any]] | None:
+    """`tools`, or None where there are none: templates ask whether tools are none, and an empty
+    list is not. Raises BadInput."""
+    if tools is None:
+        return None
+    if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
+        raise BadInput(f"tools must be a list, got {type(tools).__name__}")
+    for i, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise BadInput(f"tools[{i}] must be an object, got {type(tool).__name__}")
+    return copy.deepcopy(list(tools)) or None
+
+
+def read_template_kwargs(kwargs: object) -> dict[str, Any]:
+    """The template's own arguments. Raises BadInput where one would change the rendering call."""
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping):
+        raise BadInput(f"template arguments must be an object, got {type(kwargs).__name__}")
+    for name in kwargs:
+        if not isinstance(name, str) or name in _RESERVED:
+            raise BadInput(f"{name!r} cannot be passed as a template argument")
+    return dict(kwargs)
+
+
+def in_form(messages: Sequence[Message], form: CallForm) -> list[Message]:
+    """`messages` with tool calls as `form` has them; messages without calls are shared."""
+    return [_message_in_form(message, form) for message in messages]
+
+
+def num_leading_system(messages: Sequence[Message]) -> int:
+    """How many messages at the start belong to the system part."""
+    for i, message in enumerate(messages):
+        if message["role"] not in SYSTEM_ROLES:
+            return i
+    return len(messages)
+
+
+def _read_message(message: object, where: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise BadInput(f"{where} must be an object, got {type(message).__name__}")
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise BadInput(f"{where}.role must be a non-empty string, got {role!r}")
+    # Clients send null for what is not there; templates ask whether a key is defined.
+    known = ("content", "tool_calls")
+    read = {key: copy.deepcopy(v) for key, v in message.items() if v is not None}
+    read = {key: value for key, value in read.items() if key not in known}
+    read["content"] = _read_content(message.get("content"), f"{where}.content")
+    calls = _read_tool_calls(message.get("tool_calls"), f"{where}.tool_calls")
+    if calls:
+        read["tool_calls"] = calls
+    elif read["content"] is None:
+        read["content"] = ""
+    # Servers stream `reasoning`; templates read `reasoning_content`. Losing it loses the prefix.
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        if not isinstance(read.get(name, ""), str):
+            raise BadInput(f"{where}.{name} must be a string")
+        if name in read:
+            read.setdefault("reasoning_content", read[name])
+    return read
+
+
+def _read_content(content: object, where: str) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise BadInput(f"{where} must be a string or a list of text parts")
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            raise BadInput(f"{where}[{i}] must be an object with a text")
+        if part.get("type", "text") != "text":
+            raise BadInput(f"{where}[{i}] is of type {part['type']!r}; only text is supported")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _read_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
+    if calls is None:
+        return []
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        raise BadInput(f"{where} must be a list")
+    read = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadInput(f"{where}[{i}] must be an object with a function that has a name")
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str | Mapping | None):
+            raise BadInput(f"{where}[{i}].function.arguments must be an object or its JSON text")
+        read.append({"type": "function", **copy.deepcopy(dict(call))})
+        read[-1]["function"] = {**copy.deepcopy(dict(function)), "arguments": arguments or {}}
+    return read
+
+
+def _message_in_form(message: Message, form: CallForm) -> Message:
+    if "tool_calls" not in message:
+        return message
+    as_wanted = _as_text if form.arguments is str else _as_mapping
+    calls = [
+        {**call, "function": {**call["function"], "arguments": as_wanted(call["function"])}}
+        for call in message["tool_calls"]
+    ]
+    # An empty string and none mean the same to a client; the template decides between them.
+    return {**message, "content": message["content"] or form.absent_content, "tool_calls": calls}
+
+
+def _as_mapping(function: Mapping[str, Any]) -> Any:
+    """The arguments as an object; as they are where their text is not one in JSON."""
+    arguments = function["arguments"]
+    if not isinstance(arguments, str):
+        return dict(arguments)
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return parsed if isinstance(parsed, dict) else arguments
+
+
+def _as_text(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -1,0 +1,226 @@
+"""Messages to tokens with boundaries, for any chat template. Whether a shorter rendering is a
+prefix of a longer one is never assumed: a boundary is proven in this very rendering or dropped.
+No mlx; any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
+from keepwarm.prompt.endings import (
+    Case,
+    Ending,
+    SystemParts,
+    actual_case,
+    find_call_form,
+    find_ending,
+    find_system_parts,
+    find_user_header,
+    sample_system,
+    usual_case,
+)
+from keepwarm.prompt.messages import (
+    CallForm,
+    Message,
+    in_form,
+    num_leading_system,
+    read_messages,
+    read_template_kwargs,
+    read_tools,
+)
+from keepwarm.prompt.sentinel import Found, Locator, space_behind, spaces_as_written
+from keepwarm.prompt.template import (
+    Encoded,
+    Template,
+    Tokenizer,
+    as_key,
+    encode,
+    encodes_plainly,
+)
+
+T = TypeVar("T")
+
+# A template that writes the time may render anew while we look; after this many it always does.
+_MAX_TRIES = 3
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    add_generation_prompt: bool = True,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> Prompt:
+    """The tokens `tokenizer.apply_chat_template` gives for `messages`, with their boundaries.
+
+    A boundary depends on what lies before it only: a longer conversation that begins with the same
+    tokens has the same SYSTEM and MESSAGE boundaries in them. Changes no argument. Raises
+    RenderError where the template refuses, BadInput where `messages` are no conversation.
+    """
+    template = Template(tokenizer, read_tools(tools), read_template_kwargs(template_kwargs))
+    return _Rendering(template, read_messages(messages), add_generation_prompt).prompt()
+
+
+def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
+    """A plain completion: `text` as the tokenizer encodes it, without boundaries. A beginning token
+    already written out is not added again. Raises BadInput where no token is left."""
+    bos: str | None = getattr(tokenizer, "bos_token", None)
+    has_bos = bos is not None and text.startswith(bos)
+    return Prompt(tokenizer.encode(text, add_special_tokens=not has_bos))
+
+
+class _Memory:
+    """What was learned of one tokenizer's templates, the oldest forgotten first. Any thread."""
+
+    MAX_ENTRIES = 4096
+
+    def __init__(self) -> None:
+        self._known: dict[object, Any] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, key: object, learn: Callable[[], T]) -> T:
+        """What is known under `key`, learned now if it is not."""
+        with self._lock:
+            if key in self._known:
+                known: T = self._known[key]
+                return known
+        return self.learn_anew(key, learn)
+
+    def learn_anew(self, key: object, learn: Callable[[], T]) -> T:
+        learned = learn()
+        with self._lock:
+            self._known[key] = learned
+            if len(self._known) > self.MAX_ENTRIES:
+                del self._known[next(iter(self._known))]
+        return learned
+
+
+_memories: WeakKeyDictionary[Any, _Memory] = WeakKeyDictionary()
+
+
+class _Rendering:
+    """One conversation being rendered."""
+
+    def __init__(self, template: Template, messages: list[Message], prompted: bool) -> None:
+        self._template = template
+        # One tool shows where tools go; all of them would be written for every question.
+        self._short = replace(template, tools=template.tools[:1] if template.tools else None)
+        self._memory = _memories.setdefault(template.tokenizer, _Memory())
+        self._key = (template.key(), template.tools is not None)
+        self._form = self._call_form(messages)
+        self._messages = in_form(messages, self._form)
+        self._prompted = prompted
+
+    def prompt(self) -> Prompt:
+        tokenizer = self._template.tokenizer
+        text, found = self._located()
+        encoded = encode(tokenizer, text)
+        if not encodes_plainly(tokenizer):
+            ids = self._template.tokens(self._messages, add_generation_prompt=self._prompted)
+            if ids != encoded.ids:
+                return Prompt(ids)
+        return Prompt(encoded.ids, self._boundaries(text, found, encoded))
+
+    def _located(self) -> tuple[str, dict[int, Found]]:
+        """The rendering and where its messages were found in it."""
+        for _ in range(_MAX_TRIES):
+            text = self._template.text(self._messages, add_generation_prompt=self._prompted)
+            locator = Locator(
+                self._template, self._messages, text, add_generation_prompt=self._prompted
+            )
+            found = locator.locate()
+            if locator.is_reproducible:
+                return text, found
+        return text, {}
+
+    def _boundaries(
+        self, text: str, found: Mapping[int, Found], encoded: Encoded
+    ) -> list[Boundary]:
+        kinds: dict[int, BoundaryKind] = {}
+        for char, kind in self._chars(text, found):
+            position = encoded.position(char)
+            if position:
+                kinds.setdefault(position, kind)
+        last = max(kinds, default=0)
+        if self._prompted:
+            position = self._generation_position(text, encoded)
+            if position > last:
+                kinds[position] = BoundaryKind.GENERATION
+        return [Boundary(position, kind) for position, kind in kinds.items()]
+
+    def _chars(self, text: str, found: Mapping[int, Found]) -> Iterator[tuple[int, BoundaryKind]]:
+        """Where in `text` something ends; where two things end together, the first counts."""
+        for part in self._system_parts(text):
+            yield len(part), BoundaryKind.SYSTEM
+        for i, place in sorted(found.items()):
+            for char in self._message_ends(text, i, place):
+                yield char, BoundaryKind.MESSAGE
+
+    def _message_ends(self, text: str, i: int, place: Found) -> list[int]:
+        spaces = spaces_as_written(space_behind(self._messages[i], place.spot))
+        for ending in self._endings(i, place.spot):
+            for space in spaces:
+                written = (space + closing for closing in ending.closings)
+                ends = [place.char + len(w) for w in written if text.startswith(w, place.char)]
+                if ends:
+                    return ends
+        return []
+
+    def _endings(self, i: int, spot: str) -> Iterator[Ending]:
+        """What may follow message `i`: first as for any message of its kind, then as for itself."""
+        for case in (
+            usual_case(self._messages[i], spot, self._form),
+            actual_case(self._messages, i, spot, self._form),
+        ):
+            ending = self._ending(case) if case is not None else None
+            if ending is not None:
+                yield ending
+
+    def _ending(self, case: Case) -> Ending | None:
+        key = ("ending", self._key, case.key())
+        return self._memory.recall(key, lambda: find_ending(self._short, case, self._user_header()))
+
+    def _user_header(self) -> str:
+        """What a user message begins with, seen behind an assistant's message."""
+        return self._memory.recall(("header", self._key), lambda: find_user_header(self._short))
+
+    def _system_parts(self, text: str) -> list[str]:
+        """The beginnings of `text` that end where tools and system messages do."""
+        leading = self._messages[: num_leading_system(self._messages)]
+
+        def learn() -> SystemParts:
+            return find_system_parts(self._template, leading, self._user_header())
+
+        key = ("system", self._key, as_key([leading, self._template.tools]))
+        parts = self._memory.recall(key, learn)
+        matching = [part for part in parts.texts if text.startswith(part)]
+        if len(matching) == len(parts.texts):
+            return matching
+        if sample_system(self._template, leading) == parts.sample:
+            return matching
+        parts = self._memory.learn_anew(key, learn)  # the template writes another date by now
+        return [part for part in parts.texts if text.startswith(part)]
+
+    def _generation_position(self, text: str, encoded: Encoded) -> int:
+        """Where the generation prompt ends, without its thinking tail."""
+        last = len(self._messages) - 1
+        spot = "arguments" if "tool_calls" in self._messages[last] else "content"
+        char = len(text)
+        for ending in self._endings(last, spot):
+            if ending.prompt and text.endswith(ending.prompt):
+                char += ending.prompt_head_len - len(ending.prompt)
+                break
+        while (position := encoded.position(char)) is None:
+            char -= 1
+        return position
+
+    def _call_form(self, messages: Sequence[Message]) -> CallForm:
+        if not any("tool_calls" in message for message in messages):
+            return CallForm()
+        key = ("form", self._key)
+        return self._memory.recall(key, lambda: find_call_form(self._short))
