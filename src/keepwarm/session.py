@@ -185,7 +185,13 @@ class _Request:
 
     def _finish(self, prefill: Prefill) -> Result:
         session = self._session
-        reply = parse_reply(session.tokenizer, self._text)
+        reply = parse_reply(
+            session.tokenizer,
+            self._text,
+            prompt=self._prompt,
+            tools=session.tools,
+            template_kwargs=session.template_kwargs,
+        )
         if self._said is not None:
             session.messages += [*self._said, reply.as_message()]
         self._store(prefill)

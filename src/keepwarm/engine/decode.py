@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from keepwarm.cache.live import Live
 
@@ -28,7 +29,7 @@ def decode(
     yielded `live` has seen it too: a reply and its end marker can be stored as they stand.
     `history` holds the prompt, for processors that look back.
     """
-    seen = mx.array(list(history), dtype=mx.int32) if processors else None
+    seen = mx.array(list(history) if processors else [], dtype=mx.int32)
 
     def draw(logits: mx.array) -> mx.array:
         for processor in processors:
@@ -36,13 +37,12 @@ def decode(
         return sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))  # (1,)
 
     token = draw(logits)
-    mx.async_eval(token)
     while True:
-        if seen is not None:
+        if processors:
             seen = mx.concatenate([seen, token.astype(mx.int32)])
         upcoming = draw(model(token[None], cache=live.caches)[:, -1, :])
-        mx.async_eval(upcoming)
-        value = int(token.item())
+        mx.async_eval(token, upcoming)  # type: ignore[no-untyped-call]
+        value = int(np.array(token)[0])
         live.advance([value])
         yield value
         token = upcoming

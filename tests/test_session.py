@@ -1,0 +1,180 @@
+"""Session: conversations with a real (small) model, a real tokenizer and real templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from keepwarm import Placement, PrefixCache, Sampling, Session
+from keepwarm.cache.explain import Reason
+from keepwarm.errors import BadInput, RenderError
+from keepwarm.events import Delta, Done, Reading
+
+from .architectures.zoo import ARCHITECTURES, Architecture
+from .prompt.tokenizers_for_tests import own
+
+SYSTEM = "You are a helpful assistant. The user asks a question, and the assistant answers it."
+# A checkpoint at every message, so that short conversations show what long ones do.
+PLACEMENT = Placement(min_span=8, prefill_step=64)
+
+HYBRID = ARCHITECTURES["qwen3_5"]
+KINDS = ["llama", "gpt_oss", "qwen3_5", "mamba2"]
+
+
+def sized(architecture: Architecture, tokenizer: Any) -> Any:
+    """The architecture with a vocabulary that fits the tokenizer."""
+    config = {**architecture.config, "vocab_size": len(tokenizer)}
+    return Architecture(
+        **{f: getattr(architecture, f) for f in ("name", "module", "is_nested", "tweak")},
+        config=config,
+    ).build(mx.float32)
+
+
+def session_with(
+    architecture: Architecture, template: str = "drops_thoughts", **settings: Any
+) -> Session:
+    tokenizer = own(template)
+    model = sized(architecture, tokenizer)
+    cache = PrefixCache(model, placement=PLACEMENT, **settings)
+    return Session(model, tokenizer, cache=cache, system=SYSTEM)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("exact", [False, True], ids=["default", "exact"])
+def test_second_turn_reads_only_what_is_new(kind: str, exact: bool) -> None:
+    session = session_with(ARCHITECTURES[kind], exact=exact)
+    first = session.chat("What is the weather in Paris today?", max_tokens=6).result
+    second = session.chat("Thank you!", max_tokens=6).result
+    assert first.cached_tokens == 0
+    assert first.reason is Reason.COLD
+    assert second.cached_tokens > first.prompt_tokens // 2
+    assert second.prefilled_tokens == second.prompt_tokens - second.cached_tokens
+    session.cache.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_session_says_what_a_cold_one_says(kind: str) -> None:
+    asked = ["What is the weather in Paris today?", "Thank you!", "And the user?"]
+    warm = session_with(ARCHITECTURES[kind], exact=True)
+    said = [warm.chat(question, max_tokens=12).result for question in asked]
+    cold = session_with(ARCHITECTURES[kind], exact=True, budget_bytes=0)
+    again = [cold.chat(question, max_tokens=12).result for question in asked]
+    assert [r.tokens for r in said] == [r.tokens for r in again]
+    assert sum(r.cached_tokens for r in said) > 0
+    assert sum(r.cached_tokens for r in again) == 0
+
+
+def test_events_tell_progress_then_text_then_the_result() -> None:
+    session = session_with(HYBRID)
+    events = list(session.chat("What is the weather?", max_tokens=5))
+    readings = [e for e in events if isinstance(e, Reading)]
+    deltas = [e for e in events if isinstance(e, Delta)]
+    assert [e.position for e in readings] == sorted({e.position for e in readings})
+    assert readings[-1].position == readings[-1].prompt_tokens
+    last = events[-1]
+    assert isinstance(last, Done)
+    assert last.result is not None
+    assert "".join(e.text for e in events) == last.result.text
+    assert [e.token for e in deltas][: len(last.result.tokens)] == last.result.tokens
+    timings = last.result.timings
+    assert 0 < timings.prefill_s < timings.first_token_s
+    assert min(timings.lookup_s, timings.insert_s, timings.decode_s) > 0
+
+
+def test_edited_history_starts_from_the_deepest_state_that_fits() -> None:
+    session = session_with(HYBRID)
+    for question in ("What is the weather in Paris today?", "Is it sunny?", "Thank you!"):
+        session.chat(question, max_tokens=6).result  # noqa: B018
+    whole = len(session.messages)
+    session.messages = session.messages[:-4]  # back to before the second question
+    edited = session.chat("Is it raining?", max_tokens=6).result
+    assert edited.reason is Reason.BRANCHED
+    assert edited.cached_tokens > 0
+    assert len(session.messages) == whole - 2
+
+
+def test_stream_given_up_leaves_history_alone_and_keeps_the_work() -> None:
+    session = session_with(HYBRID)
+    stream = session.chat("What is the weather in Paris today?", max_tokens=50)
+    for event in stream:
+        if isinstance(event, Delta):
+            break
+    stream.close()
+    assert [m["role"] for m in session.messages] == ["system"]
+    session.cache.check()
+    again = session.chat("What is the weather in Paris today?", max_tokens=2).result
+    assert again.cached_tokens > again.prompt_tokens // 2
+    with pytest.raises(BadInput, match="closed"):
+        stream.result  # noqa: B018
+
+
+def test_reply_joins_the_history_with_its_reasoning_apart() -> None:
+    session = session_with(HYBRID)
+    result = session.chat("Hello", max_tokens=4).result
+    assert session.messages[-2] == {"role": "user", "content": "Hello"}
+    assert session.messages[-1] == result.reply.as_message()
+
+
+def test_two_sessions_share_a_system_prompt_and_nothing_else() -> None:
+    first = session_with(HYBRID)
+    other = Session(first.model, first.tokenizer, cache=first.cache, system=SYSTEM)
+    first.chat("What is the weather in Paris today?", max_tokens=4).result  # noqa: B018
+    result = other.chat("Hello!", max_tokens=4).result
+    assert 0 < result.cached_tokens < result.prompt_tokens
+    assert len(other.messages) == 3
+
+
+def test_namespaces_never_share() -> None:
+    first = session_with(HYBRID)
+    other = Session(
+        first.model, first.tokenizer, cache=first.cache, system=SYSTEM, namespace="other"
+    )
+    first.chat("Hello!", max_tokens=4).result  # noqa: B018
+    result = other.chat("Hello!", max_tokens=4).result
+    assert result.cached_tokens == 0
+    assert result.reason is Reason.OTHER_NAMESPACE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_completion_asked_again_reads_one_token(kind: str) -> None:
+    session = session_with(ARCHITECTURES[kind])
+    text = "The user asks a question, and the assistant answers it. " * 4
+    first = session.complete(text, max_tokens=8).result
+    second = session.complete(text, max_tokens=8).result
+    assert second.prefilled_tokens == 1
+    assert second.tokens == first.tokens
+
+
+def test_seed_makes_sampling_repeatable() -> None:
+    session = session_with(HYBRID)
+    sampling = Sampling(temperature=1.0, seed=7)
+    text = "What is the weather"
+    first = session.complete(text, max_tokens=12, sampling=sampling).result
+    second = session.complete(text, max_tokens=12, sampling=sampling).result
+    assert first.tokens == second.tokens
+
+
+def test_processors_see_prompt_and_reply() -> None:
+    session = session_with(HYBRID)
+    seen: list[int] = []
+
+    def look(tokens: mx.array, logits: mx.array) -> mx.array:
+        seen.append(tokens.size)
+        return logits
+
+    result = session.complete("What", max_tokens=4, sampling=Sampling(processors=[look])).result
+    start = result.prompt_tokens
+    assert seen[:4] == [start, start + 1, start + 2, start + 3]
+
+
+def test_bad_input_is_named_before_anything_runs() -> None:
+    session = session_with(HYBRID)
+    with pytest.raises(BadInput, match="max_tokens"):
+        session.chat("Hello", max_tokens=0)
+    with pytest.raises(RenderError, match="No user query"):
+        session.chat({"role": "assistant", "content": "Hello"})
+    with pytest.raises(BadInput):
+        session.complete("")
+    assert session.cache.stats().prompt_tokens == 0
