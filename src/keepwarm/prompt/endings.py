@@ -16,9 +16,10 @@ from keepwarm.prompt.messages import CallForm, Message, in_form, num_leading_sys
 from keepwarm.prompt.sentinel import marked, unused_mark
 from keepwarm.prompt.template import Template, Tokenizer, as_key, encode
 
-# Texts for messages made up here; they differ from their first letter on.
-ALPHA = "Alpha"
-QUEBEC = "Quebec"
+# Words for messages made up here that nobody else writes; they differ from the first letter on.
+ALPHA = "Avocet4711"
+QUEBEC = "Quokka4712"
+_MADE_UP = re.compile(f"{ALPHA}|{QUEBEC}", re.IGNORECASE)
 
 # The ways a conversation goes on with another message; a turn is an answer and a question.
 _NEXT = ("user", "assistant", "turn", "tool")
@@ -167,16 +168,19 @@ def find_system_parts(
     of a prompt. Two texts where tools stand before the last user message: what every turn begins
     with, and what a first turn begins with."""
     sample, other = sample_system(template, leading), _begun(template, leading, QUEBEC)
-    if sample is None or other is None:
-        return SystemParts(sample, ())
     longer = _begun(template, leading, ALPHA, ALPHA, QUEBEC)
-    found = []
-    for others in ([other, longer], [other]):
-        texts = [sample, *(text for text in others if text is not None)]
-        part = common_prefix(texts).removesuffix(user_header)
-        found.append(_settled(template.tokenizer, part, texts))
-    told = (part for part in found if _says_something(template.tokenizer, part))
-    return SystemParts(sample, tuple(dict.fromkeys(told)))
+    if sample is None or other is None or sample_system(template, leading) != sample:
+        return SystemParts(sample, ())
+    part = common_prefix([sample, other]).removesuffix(user_header)
+    parts = [_settled(template.tokenizer, part, [sample, other])]
+    if longer is not None and not longer.startswith(part):
+        shared = common_prefix([part, longer])
+        settled = _settled(template.tokenizer, shared, [sample, longer])
+        # Only where the first user message begins; anywhere else the template rewrites its past.
+        if user_header and longer.startswith(user_header, len(settled)):
+            parts.insert(0, settled)
+    told = tuple(part for part in parts if _says_something(template.tokenizer, part))
+    return SystemParts(sample, told)
 
 
 def _begun(template: Template, leading: Sequence[Message], *texts: str) -> str | None:
@@ -185,7 +189,7 @@ def _begun(template: Template, leading: Sequence[Message], *texts: str) -> str |
     return template.try_text([*leading, *messages], add_generation_prompt=False)
 
 
-def _thinking_starts(text: str) -> int:
+def thinking_starts(text: str) -> int:
     """Where the first tag of a thought stands in `text`; its end where there is none."""
     found = _THINKING.search(text)
     return found.start() if found else len(text)
@@ -208,8 +212,8 @@ def common_prefix(texts: Iterable[str]) -> str:
 
 def _before_made_up(text: str) -> str:
     """`text` up to the first made-up message's own words."""
-    ends = [text.find(words) for words in (ALPHA, QUEBEC)]
-    return text[: min((end for end in ends if end >= 0), default=len(text))]
+    found = _MADE_UP.search(text)
+    return text[: found.start()] if found else text
 
 
 def _calling(form: CallForm, *ids: str) -> Message:
@@ -305,7 +309,7 @@ def _settled(tokenizer: Tokenizer, text: str, tails: Iterable[str]) -> str:
 def _head_len(prompt: str, history: str | None) -> int:
     """How much of the generation prompt comes before its thinking tail: up to the first tag of a
     thought, and no further than an assistant message of the past begins in the same way."""
-    head_len = _thinking_starts(prompt)
+    head_len = thinking_starts(prompt)
     shared = common_prefix([prompt, _before_made_up(history)]) if history is not None else ""
     return min(head_len, len(shared)) if shared else head_len
 

@@ -21,6 +21,7 @@ from keepwarm.prompt.endings import (
     find_system_parts,
     find_user_header,
     sample_system,
+    thinking_starts,
     usual_case,
 )
 from keepwarm.prompt.messages import (
@@ -142,22 +143,29 @@ class _Rendering:
         self, text: str, found: Mapping[int, Found], encoded: Encoded
     ) -> list[Boundary]:
         kinds: dict[int, BoundaryKind] = {}
+        last_char = 0
         for char, kind in self._chars(text, found):
             position = encoded.position(char)
             if position:
                 kinds.setdefault(position, kind)
-        last = max(kinds, default=0)
+                last_char = max(last_char, char)
         if self._prompted:
-            position = self._generation_position(text, encoded)
-            if position > last:
-                kinds[position] = BoundaryKind.GENERATION
+            head_end = self._prompt_head_end(text, last_char)
+            edges = (encoded.position(char) for char in range(head_end, last_char, -1))
+            position = next((edge for edge in edges if edge), None)
+            if position is not None:
+                kinds.setdefault(position, BoundaryKind.GENERATION)
         return [Boundary(position, kind) for position, kind in kinds.items()]
 
     def _chars(self, text: str, found: Mapping[int, Found]) -> Iterator[tuple[int, BoundaryKind]]:
         """Where in `text` something ends; where two things end together, the first counts."""
-        for part in self._system_parts(text):
+        parts = self._system_parts(text)
+        for part in parts:
             yield len(part), BoundaryKind.SYSTEM
+        last_leading = num_leading_system(self._messages) - 1
         for i, place in sorted(found.items()):
+            if i == last_leading and parts:
+                continue  # the system part ends with it
             for char in self._message_ends(text, i, place):
                 yield char, BoundaryKind.MESSAGE
 
@@ -199,25 +207,22 @@ class _Rendering:
         key = ("system", self._key, as_key([leading, self._template.tools]))
         parts = self._memory.recall(key, learn)
         matching = [part for part in parts.texts if text.startswith(part)]
-        if len(matching) == len(parts.texts):
+        if parts.texts and len(matching) == len(parts.texts):
             return matching
         if sample_system(self._template, leading) == parts.sample:
             return matching
         parts = self._memory.learn_anew(key, learn)  # the template writes another date by now
         return [part for part in parts.texts if text.startswith(part)]
 
-    def _generation_position(self, text: str, encoded: Encoded) -> int:
+    def _prompt_head_end(self, text: str, last_char: int) -> int:
         """Where the generation prompt ends, without its thinking tail."""
         last = len(self._messages) - 1
         spot = "arguments" if "tool_calls" in self._messages[last] else "content"
-        char = len(text)
         for ending in self._endings(last, spot):
             if ending.prompt and text.endswith(ending.prompt):
-                char += ending.prompt_head_len - len(ending.prompt)
-                break
-        while (position := encoded.position(char)) is None:
-            char -= 1
-        return position
+                return len(text) - len(ending.prompt) + ending.prompt_head_len
+        # Something further up decides on the thinking; its tags can still be seen.
+        return last_char + thinking_starts(text[last_char:]) if last_char else len(text)
 
     def _call_form(self, messages: Sequence[Message]) -> CallForm:
         if not any("tool_calls" in message for message in messages):
