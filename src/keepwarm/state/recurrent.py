@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlx_lm.models.cache import ArraysCache
 
+from keepwarm.state.attention import check_single
+from keepwarm.state.base import Snapshot
 from keepwarm.state.opaque import WholeState
 
 
@@ -13,3 +17,11 @@ class RecurrentState(WholeState):
     def __init__(self, size: int) -> None:
         super().__init__(lambda: ArraysCache(size))
         self.size = size
+
+    def measure(self, cache: Any) -> int:
+        check_single([entry for entry in cache.cache if entry is not None])
+        return super().measure(cache)
+
+    def snapshot(self, cache: Any) -> Snapshot:
+        check_single([entry for entry in cache.cache if entry is not None])
+        return super().snapshot(cache)
