@@ -60,30 +60,41 @@ class WholeState(SnapshotState):
         return duplicate(snapshot.content, handle)
 
 
-def duplicate(value: Any, copy: Callable[[mx.array], mx.array], depth: int = 0) -> Any:
+def duplicate(
+    value: Any,
+    copy: Callable[[mx.array], mx.array],
+    depth: int = 0,
+    twins: dict[int, Any] | None = None,
+) -> Any:
     """A copy of `value` that shares no container with it; every array goes through `copy`.
 
-    Raises CacheFault for anything that is not data.
+    What `value` holds under two names the copy holds under two names too: a class may write
+    through one and read through the other. Raises CacheFault for anything that is not data.
     """
-    if isinstance(value, mx.array):
-        return copy(value)
     if isinstance(value, _PLAIN):
         return value
+    twins = {} if twins is None else twins
+    if id(value) not in twins:
+        twins[id(value)] = _duplicated(value, copy, depth, twins)
+    return twins[id(value)]
+
+
+def _duplicated(
+    value: Any, copy: Callable[[mx.array], mx.array], depth: int, twins: dict[int, Any]
+) -> Any:
+    if isinstance(value, mx.array):
+        return copy(value)
     if depth >= _MAX_DEPTH:
         raise CacheFault(f"a {type(value).__name__} is nested too deeply to be copied")
     if isinstance(value, np.ndarray):
         return value.copy()
     if type(value) in (list, tuple, set, frozenset):
-        return type(value)(duplicate(item, copy, depth + 1) for item in value)
+        return type(value)(duplicate(item, copy, depth + 1, twins) for item in value)
     if type(value) is dict:
-        return {key: duplicate(item, copy, depth + 1) for key, item in value.items()}
-    return _duplicate_object(value, copy, depth)
-
-
-def _duplicate_object(value: Any, copy: Callable[[mx.array], mx.array], depth: int) -> Any:
+        return {key: duplicate(item, copy, depth + 1, twins) for key, item in value.items()}
     twin = _blank(value)
     for name, item in _attributes(value).items():
-        object.__setattr__(twin, name, duplicate(item, copy, depth + 1))
+        object.__setattr__(twin, name, duplicate(item, copy, depth + 1, twins))
     return twin
 
 
@@ -110,7 +121,15 @@ def _attributes(value: Any) -> dict[str, Any]:
     found = dict(getattr(value, "__dict__", {}))
     for base in type(value).__mro__:
         slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            name = _mangled(slot, base)
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 found[name] = getattr(value, name)
     return found
+
+
+def _mangled(name: str, owner: type) -> str:
+    """The attribute that a name in the body of a class stands for."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    return f"_{owner.__name__.lstrip('_')}{name}"
