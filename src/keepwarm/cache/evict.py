@@ -7,7 +7,7 @@ stay. What is pinned stays, and so does everything before it.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from keepwarm.cache.blocks import largest_leaf_bytes, shrink
@@ -16,6 +16,7 @@ from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, Stop, StopKind
 from keepwarm.cache.policy import Candidate, Policy
 from keepwarm.cache.space import Space
+from keepwarm.cache.tips import tips
 from keepwarm.cache.tree import Block, Node, Span, subtree
 from keepwarm.prompt.boundaries import Prompt
 
@@ -64,15 +65,36 @@ class Evictor:
         reclaimable = sum(_reclaimable_bytes(space) for space in spaces)
         if nbytes + self._scratch_bytes > self.ledger.free_bytes + reclaimable:
             return False
-        while not self.fits(nbytes):
-            candidates = [c for space in spaces for c in self._candidates(space)]
+        return self._evict_until(lambda: self.fits(nbytes), spaces, now)
+
+    def evict_to(self, held_bytes: int, spaces: Sequence[Space], now: float) -> None:
+        """Evict until at most that much is held, or until all that is left is pinned."""
+        self._evict_until(lambda: self.ledger.held_bytes <= held_bytes, spaces, now)
+
+    def evict_tips(
+        self, num_tips: int, policy: Policy, spaces: Sequence[Space], now: float
+    ) -> None:
+        """Evict tips in the order of `policy` until at most that many are left, or until all
+        that are left are pinned. What lay before a tip may become one."""
+        while sum(1 for _ in tips(spaces)) > num_tips:
+            leaves = [c for c in self._all_candidates(spaces) if c.handle.is_leaf]
+            if not leaves:
+                return
+            self._evict(policy.order(leaves, now)[:1], lambda: True)
+
+    def _evict_until(
+        self, is_enough: Callable[[], bool], spaces: Sequence[Space], now: float
+    ) -> bool:
+        """Whether it came to be enough before nothing was left to evict."""
+        while not is_enough():
+            candidates = self._all_candidates(spaces)
             if not candidates:
                 return False
-            self._evict(self.policy.order(candidates, now), nbytes)
+            self._evict(self.policy.order(candidates, now), is_enough)
         return True
 
-    def _evict(self, ranked: Sequence[Candidate], nbytes: int) -> None:
-        """Drop candidates in order until `nbytes` fit, or until their worth has to be looked at
+    def _evict(self, ranked: Sequence[Candidate], is_enough: Callable[[], bool]) -> None:
+        """Drop candidates in order until it is enough, or until their worth has to be looked at
         anew: dropping a checkpoint makes the next one on that path dearer."""
         dropped: set[int] = set()
         for candidate in ranked:
@@ -87,8 +109,11 @@ class Evictor:
                 self._counts["evicted_checkpoints"] += 1
                 self._remember(victim.space, victim.node)
                 self._drop_checkpoint(victim.space, victim.node)
-            if self.fits(nbytes):
+            if is_enough():
                 return
+
+    def _all_candidates(self, spaces: Sequence[Space]) -> list[Candidate]:
+        return [candidate for space in spaces for candidate in self._candidates(space)]
 
     def _candidates(self, space: Space) -> Iterator[Candidate]:
         stack: list[tuple[Node, Node | None]] = [

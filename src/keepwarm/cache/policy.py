@@ -130,11 +130,14 @@ class FirstInFirstOut:
 @dataclass(frozen=True, slots=True)
 class TypePriority:
     """For comparison: mlx-lm's order. Replies go before prompts, and those before system
-    prompts, unless a later class is more numerous; within a class the oldest goes first."""
+    prompts, unless a later class is more numerous; within a class `within` decides, in mlx-lm
+    the oldest goes first."""
+
+    within: Policy = FirstInFirstOut()
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         queues: list[list[Candidate]] = [[], [], []]
-        for candidate in sorted(candidates, key=lambda c: (c.created, -c.position)):
+        for candidate in self.within.order(candidates, now):
             queues[_mlx_lm_class(candidate.kind)].append(candidate)
         ranked: list[Candidate] = []
         while any(queues):

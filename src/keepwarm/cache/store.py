@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +27,7 @@ from keepwarm.cache.placement import Placement, Stop, StopKind
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.stats import Stats
+from keepwarm.cache.tips import Share, shares
 from keepwarm.cache.tree import Checkpoint, Node
 from keepwarm.errors import CacheFault
 from keepwarm.model.caches import cache_maker
@@ -335,6 +336,20 @@ class PrefixCache:
             space = self._spaces.pop(name, None)
             if space is not None:
                 self._evictor.drop_all(space)
+
+    def evict_to(self, held_bytes: int) -> None:
+        """Evict by the policy until at most `held_bytes` are held, or all the rest is pinned."""
+        self._evictor.evict_to(held_bytes, list(self._spaces.values()), self._clock())
+
+    def evict_tips(self, num_tips: int, policy: Policy) -> None:
+        """Evict whole tips in the order of `policy`, until at most `num_tips` are left or all
+        the rest is pinned."""
+        self._evictor.evict_tips(num_tips, policy, list(self._spaces.values()), self._clock())
+
+    def shares(self, order: Sequence[StopKind] = ()) -> dict[StopKind, Share]:
+        """What the tips of each kind hold. What tips of several kinds share counts for the kind
+        that comes first in `order`."""
+        return shares(list(self._spaces.values()), order)
 
     def stats(self) -> Stats:
         """Counts since the start, and what is held now."""
