@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-# The CPU gives what is asked for; on a GPU a buffer may be rounded up to a page.
-PAGE_BYTES = 16384
+# mlx gives a new array a free buffer that is up to twice as large, or up to two pages larger.
+SPARE_BYTES = 2 * 16384
 
 
 def active_bytes() -> int:
@@ -15,6 +15,6 @@ def active_bytes() -> int:
 
 
 def is_about(held_bytes: int, reported_bytes: int, num_buffers: int) -> bool:
-    """Whether so many buffers can hold that much and report this much."""
-    slack = 0 if mx.default_device() == mx.Device(mx.cpu) else num_buffers * PAGE_BYTES
-    return reported_bytes <= held_bytes <= reported_bytes + slack
+    """Whether so many arrays that report this much can hold that much with no view among them."""
+    spare = min(reported_bytes, num_buffers * SPARE_BYTES)
+    return reported_bytes <= held_bytes <= reported_bytes + spare

@@ -50,13 +50,6 @@ def test_entries_that_are_none_stay_none(filled: tuple[int, ...]) -> None:
     assert (twin.lengths, twin.left_padding) == (None, None)
 
 
-def test_fresh_state_is_empty_and_of_the_same_size() -> None:
-    leaf = Reading([4]).live(partial(ArraysCache, 3), 4)
-    fresh = state_of(leaf).fresh()
-    assert type(fresh) is ArraysCache
-    assert fresh.cache == [None, None, None]
-
-
 def test_state_cannot_tell_where_it_stands() -> None:
     state = state_of(ArraysCache(1))
     assert state.kind is Kind.SNAPSHOT

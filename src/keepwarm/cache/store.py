@@ -215,15 +215,17 @@ class PrefixCache:
         space, position = self._spaces[match.namespace], match.cached_len
         layout, path = space.layout, node.path()
         self._prove(match.prompt, path, position)
-        leaves: list[Any] = [state.fresh() for state in layout.states]
+        leaves: list[Any] = [None] * len(layout.states)
         for index, group in enumerate(layout.groups):
             spans = spans_of(path, index)
             wanted = group.state.needs(position)
             for leaf in group.leaves:
+                state = layout.row_state(leaf)
                 if not spans or leaf not in spans[0].block.arrays:
-                    continue  # a leaf that the model never fills
+                    leaves[leaf] = state.fresh()  # the model never fills it
+                    continue
                 rows = pieces_of(spans, leaf, wanted)
-                leaves[leaf] = layout.row_state(leaf).rebuild(position, rows, reserve)
+                leaves[leaf] = state.rebuild(position, rows, reserve)
         if layout.whole:
             checkpoint = _checkpoint_at(node, position)
             for leaf in layout.whole:

@@ -94,13 +94,13 @@ class LayerState(ABC):
     def position(self, cache: Any) -> int | None:
         """How many tokens the live leaf has seen, or None when it cannot tell."""
 
-    @abstractmethod
-    def fresh(self) -> Any:
-        """An empty live leaf with the same settings."""
-
 
 class RowState(LayerState):
     """A leaf of kind rows or window."""
+
+    @abstractmethod
+    def fresh(self) -> Any:
+        """An empty live leaf with the same settings."""
 
     @abstractmethod
     def needs(self, position: int) -> list[Interval]:

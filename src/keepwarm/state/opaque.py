@@ -24,13 +24,6 @@ _MAX_DEPTH = 16
 class WholeState(SnapshotState):
     """Any object made of arrays and plain data: attributes, lists, tuples, dicts, sets."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        """`make` gives an empty live leaf."""
-        self._make = make
-
-    def fresh(self) -> Any:
-        return self._make()
-
     def position(self, cache: Any) -> int | None:
         return None
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlx_lm.models.cache import ArraysCache
-
 from keepwarm.state.attention import check_single
 from keepwarm.state.base import Snapshot
 from keepwarm.state.opaque import WholeState
@@ -15,7 +13,6 @@ class RecurrentState(WholeState):
     """`ArraysCache` of any size; entries may be None, and stay None."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(lambda: ArraysCache(size))
         self.size = size
 
     def measure(self, cache: Any) -> int:

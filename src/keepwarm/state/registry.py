@@ -12,6 +12,8 @@ from typing import Any
 
 from mlx_lm.models.cache import (
     ArraysCache,
+    BatchKVCache,
+    BatchRotatingKVCache,
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
@@ -42,9 +44,11 @@ def state_of(leaf: Any) -> LayerState:
     known = _STATES.get(type(leaf))
     if known is not None:
         return known(leaf)
-    blank = WholeState(lambda: None)
-    empty = blank.snapshot(leaf)  # also the proof that it can be copied
-    return WholeState(lambda: blank.restore(empty))
+    if isinstance(leaf, BatchKVCache | BatchRotatingKVCache):
+        raise CacheFault("only the cache of a single sequence can be stored")
+    state = WholeState()
+    state.measure(leaf)  # the proof that it can be copied
+    return state
 
 
 def settings_of(leaf: Any) -> tuple[Any, ...]:
