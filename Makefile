@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format slow stress fuzz gpu serve clean distclean
+.PHONY: help setup test check format slow stress fuzz gpu demo serve clean distclean
 
 help: ## List the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for pytest']"
@@ -58,6 +58,9 @@ gpu:
 	$(MAKE) setup VENV=.venv-cuda EXTRAS=cuda,dev
 	KEEPWARM_TEST_DEVICE=gpu .venv-cuda/bin/python -m pytest -m gpu $(ARGS)
 endif
+
+demo: $(STAMP) ## Show what a warm cache saves, on a small model made on the spot
+	$(BIN)/python examples/demo.py
 
 serve: ## Reserved for the server
 	@echo "The server is not built yet." >&2; exit 1

@@ -96,6 +96,7 @@ class PrefixCache:
         self._clock = clock
         self._counts: Counter[str] = Counter()
         self._spaces: dict[str, Space] = {}
+        self._last_keys: tuple[Prompt | None, bytes] = (None, b"")
         chosen = policy_named(policy, self.cost) if isinstance(policy, str) else policy
         self._evictor = Evictor(self.ledger, self.placement, chosen, self._counts)
         self.layout, self.disabled_because = self._learn_layout()
@@ -147,7 +148,13 @@ class PrefixCache:
         )  # fmt: skip
 
     def _keys(self, prompt: Prompt) -> bytes:
-        return self.placement.exact_keys(prompt) if self.exact else self.placement.keys(prompt)
+        # A prefill asks for the keys of one prompt again at every stop.
+        last, keys = self._last_keys
+        if last is not prompt:
+            make = self.placement.exact_keys if self.exact else self.placement.keys
+            keys = make(prompt)
+            self._last_keys = (prompt, keys)
+        return keys
 
     def _reason(
         self, prompt: Prompt, namespace: str, keys: bytes, cached: int, parted: int, branch: bool
