@@ -1,0 +1,279 @@
+"""The schedule depends only on what lies before a stop, and thinning loses no more than it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepwarm.cache.placement import LASTING, Placement, Stop, StopKind
+from keepwarm.errors import BadInput
+from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
+
+PLACEMENTS = st.builds(
+    lambda min_span, more, keep, thinning: Placement(min_span, min_span + more, keep, thinning),
+    st.integers(1, 6),
+    st.integers(0, 8),
+    st.integers(0, 4),
+    st.sampled_from([0.25, 0.5, 0.75]),
+)
+
+
+@st.composite
+def prompts(draw: st.DrawFn, max_len: int = 50) -> Prompt:
+    tokens = draw(st.lists(st.integers(0, 2), min_size=1, max_size=max_len))
+    marks = st.builds(Boundary, st.integers(1, len(tokens)), st.sampled_from(BoundaryKind))
+    return Prompt(tokens, draw(st.lists(marks, max_size=8)))
+
+
+def longer(prompt: Prompt, more: Prompt) -> Prompt:
+    """`prompt` followed by `more`, with the boundaries of both."""
+    behind = [Boundary(len(prompt) + b.position, b.kind) for b in more.boundaries]
+    return Prompt([*prompt.tokens, *more.tokens], [*prompt.boundaries, *behind])
+
+
+def upto(stops: Sequence[Stop], position: int) -> list[Stop]:
+    return [stop for stop in stops if stop.position < position]
+
+
+@given(placement=PLACEMENTS, prompt=prompts(), more=prompts())
+def test_longer_prompt_has_the_same_stops(
+    placement: Placement, prompt: Prompt, more: Prompt
+) -> None:
+    ahead = placement.schedule(longer(prompt, more))
+    assert upto(ahead, len(prompt)) == upto(placement.schedule(prompt), len(prompt))
+
+
+@given(placement=PLACEMENTS, prompt=prompts())
+def test_schedule_does_not_look_at_the_tokens(placement: Placement, prompt: Prompt) -> None:
+    other = Prompt([7] * len(prompt), prompt.boundaries)
+    assert placement.schedule(other) == placement.schedule(prompt)
+
+
+@given(placement=PLACEMENTS, prompt=prompts())
+def test_stops_rise_and_are_never_further_apart_than_a_step(
+    placement: Placement, prompt: Prompt
+) -> None:
+    ends = [0, *(stop.position for stop in placement.schedule(prompt)), len(prompt)]
+    assert all(0 <= b - a <= placement.prefill_step for a, b in pairwise(ends))
+    assert all(b > a for a, b in pairwise(ends[:-1]))
+
+
+@given(placement=PLACEMENTS, prompt=prompts())
+def test_messages_make_a_stop_only_after_min_span(placement: Placement, prompt: Prompt) -> None:
+    stops = placement.schedule(prompt)
+    for before, stop in pairwise([Stop(0, StopKind.STEP), *stops]):
+        if stop.kind is StopKind.MESSAGE:
+            assert stop.position - before.position >= placement.min_span
+        if stop.kind is StopKind.STEP:
+            assert stop.position - before.position == placement.prefill_step
+
+
+@given(placement=PLACEMENTS, prompt=prompts())
+def test_system_and_marks_always_make_a_stop(placement: Placement, prompt: Prompt) -> None:
+    stops = {stop.position for stop in placement.schedule(prompt)}
+    always = (BoundaryKind.SYSTEM, BoundaryKind.MARK)
+    assert {b.position for b in prompt.boundaries if b.kind in always} <= stops
+
+
+@given(placement=PLACEMENTS, prompt=prompts())
+def test_message_that_is_far_enough_from_the_stop_before_makes_one(
+    placement: Placement, prompt: Prompt
+) -> None:
+    stops = [0, *(stop.position for stop in placement.schedule(prompt))]
+    for boundary in prompt.boundaries:
+        if boundary.kind is BoundaryKind.MESSAGE and boundary.position not in stops:
+            before = max(stop for stop in stops if stop < boundary.position)
+            assert boundary.position - before < placement.min_span
+
+
+def test_generation_prompt_makes_no_stop() -> None:
+    prompt = Prompt([1] * 20, [Boundary(10, BoundaryKind.GENERATION)])
+    assert Placement(2, 100).schedule(prompt) == []
+
+
+@given(placement=PLACEMENTS, prompt=prompts(), start=st.integers(0, 49))
+def test_prefill_ends_at_the_end_and_begins_after_the_start(
+    placement: Placement, prompt: Prompt, start: int
+) -> None:
+    start = min(start, len(prompt) - 1)
+    for stops in (placement.exact_stops(prompt, start), placement.stops(prompt, start)):
+        assert stops[-1] == Stop(len(prompt), StopKind.END)
+        assert [s.position for s in stops] == sorted({s.position for s in stops})
+        assert all(start < stop.position for stop in stops)
+        assert all(stop.kind is not StopKind.END for stop in stops[:-1])
+
+
+@given(placement=PLACEMENTS, prompt=prompts(), data=st.data())
+def test_prefill_from_any_stop_goes_on_as_a_cold_one(
+    placement: Placement, prompt: Prompt, data: st.DataObject
+) -> None:
+    cold = placement.exact_stops(prompt, 0)
+    start = data.draw(st.sampled_from([0, *(s.position for s in cold[:-1])]))
+    assert placement.exact_stops(prompt, start) == [s for s in cold if s.position > start]
+
+
+@given(
+    placement=PLACEMENTS,
+    prompt=prompts(),
+    start=st.integers(0, 49),
+    parted_at=st.none() | st.integers(1, 49),
+)
+def test_default_mode_also_stops_before_the_generation_prompt_and_where_prompts_part(
+    placement: Placement, prompt: Prompt, start: int, parted_at: int | None
+) -> None:
+    start = min(start, len(prompt) - 1)
+    tail = placement.tail(prompt)
+    found = {stop.position: stop.kind for stop in placement.stops(prompt, start, parted_at)}
+    expected = {stop.position for stop in placement.exact_stops(prompt, start)}
+    expected |= {tail} if start < tail < len(prompt) else set()
+    if parted_at is not None and parted_at - start >= placement.min_span:
+        expected |= {parted_at} if parted_at < len(prompt) else set()
+    assert set(found) == expected
+
+
+def test_tail_is_the_end_of_the_last_message_or_one_token_before_the_end() -> None:
+    placement = Placement()
+    message, generation = BoundaryKind.MESSAGE, BoundaryKind.GENERATION
+    assert placement.tail(Prompt([1] * 9, [Boundary(7, message), Boundary(8, generation)])) == 7
+    assert placement.tail(Prompt([1] * 9, [Boundary(9, message)])) == 8
+    assert placement.tail(Prompt([1] * 9)) == 8
+    assert placement.tail(Prompt([1])) == 0
+
+
+def chunks_of(placement: Placement, prompt: Prompt) -> list[tuple[int, int]]:
+    ends = [0, *(s.position for s in placement.schedule(prompt)), len(prompt)]
+    return [(lo, hi) for lo, hi in pairwise(ends) if lo < hi]
+
+
+@given(placement=PLACEMENTS, start=prompts(20), one=prompts(20), two=prompts(20))
+def test_exact_keys_are_shared_by_whole_equal_chunks_only(
+    placement: Placement, start: Prompt, one: Prompt, two: Prompt
+) -> None:
+    a, b = longer(start, one), longer(start, two)
+    keys_a, keys_b = placement.exact_keys(a), placement.exact_keys(b)
+    width = len(keys_a) // len(a)
+    assert len(keys_b) == width * len(b)
+    for chunk in chunks_of(placement, a):
+        lo, hi = chunk
+        same_tokens = a.tokens[lo:hi].tolist() == b.tokens[lo:hi].tolist()
+        is_shared = keys_a[lo * width : hi * width] == keys_b[lo * width : hi * width]
+        assert is_shared == (same_tokens and chunk in chunks_of(placement, b))
+        first_is_shared = keys_a[lo * width : (lo + 1) * width] == keys_b[lo * width :][:width]
+        if lo < len(b) and any(lo == other for other, _ in chunks_of(placement, b)):
+            assert first_is_shared == is_shared
+
+
+@given(placement=PLACEMENTS, prompt=prompts())
+def test_default_keys_are_the_tokens(placement: Placement, prompt: Prompt) -> None:
+    keys = placement.keys(prompt)
+    assert [int.from_bytes(keys[i : i + 4], "little") for i in range(0, len(keys), 4)] == list(
+        prompt.tokens
+    )
+
+
+KINDS = st.sampled_from([k for k in StopKind if k is not StopKind.END])
+PATHS = st.dictionaries(st.integers(1, 300), KINDS, min_size=1, max_size=40).map(
+    lambda found: [Stop(position, found[position]) for position in sorted(found)]
+)
+EVEN_PATHS = st.integers(1, 60).flatmap(
+    lambda n: st.integers(1, 9).map(
+        lambda step: [Stop(step * i, StopKind.MESSAGE) for i in range(1, n + 1)]
+    )
+)
+
+
+def kept_by(placement: Placement, path: Sequence[Stop]) -> list[Stop]:
+    dropped = set(placement.superfluous(path))
+    return [stop for stop in path if stop not in dropped]
+
+
+def assert_bound_holds(placement: Placement, path: Sequence[Stop], kept: Sequence[Stop]) -> None:
+    """What `superfluous` promises for a prompt that parts anywhere on the path."""
+    tip = path[-1].position
+    for parted_at in range(1, tip + 1):
+        before = max((s.position for s in path if s.position <= parted_at), default=0)
+        found = max((s.position for s in kept if s.position <= parted_at), default=0)
+        if found < before:  # thinning cost something here
+            lost_from_tip = (tip - parted_at) / (1 - placement.thinning)
+            assert tip - found <= lost_from_tip or parted_at - found <= placement.min_span
+
+
+@given(placement=PLACEMENTS, path=PATHS | EVEN_PATHS)
+def test_thinning_loses_no_more_than_its_bound(placement: Placement, path: list[Stop]) -> None:
+    assert_bound_holds(placement, path, kept_by(placement, path))
+
+
+@given(placement=PLACEMENTS, path=PATHS)
+def test_thinning_never_drops_what_lasts_nor_the_tip_nor_the_last_few(
+    placement: Placement, path: list[Stop]
+) -> None:
+    dropped = placement.superfluous(path)
+    assert not [stop for stop in dropped if stop.kind in LASTING]
+    assert path[-1] not in dropped
+    assert len(path) - len(dropped) >= min(len(path), placement.keep_recent)
+    assert dropped == sorted(set(dropped))
+    assert set(dropped) <= set(path)
+
+
+@given(placement=PLACEMENTS, path=PATHS | EVEN_PATHS)
+def test_thinning_twice_drops_nothing_more(placement: Placement, path: list[Stop]) -> None:
+    assert placement.superfluous(kept_by(placement, path)) == []
+
+
+@given(placement=PLACEMENTS, path=PATHS | EVEN_PATHS)
+def test_bound_holds_for_all_that_was_ever_there_as_a_path_grows(
+    placement: Placement, path: list[Stop]
+) -> None:
+    kept: list[Stop] = []
+    for stop in path:
+        kept = kept_by(placement, [*kept, stop])
+    assert_bound_holds(placement, path, kept)
+
+
+@given(
+    placement=PLACEMENTS,
+    steps=st.lists(st.integers(1, 30), min_size=1, max_size=300),
+)
+def test_number_of_checkpoints_grows_with_the_logarithm_of_the_path(
+    placement: Placement, steps: list[int]
+) -> None:
+    kept, at = [], 0
+    for step in steps:
+        at += step
+        kept = kept_by(placement, [*kept, Stop(at, StopKind.MESSAGE)])
+        # Of three neighbours that stay, the first lies further from the tip than the last by
+        # a factor of 1 / (1 - thinning) at least.
+        doublings = math.log(at + 1) / -math.log(1 - placement.thinning)
+        assert len(kept) <= max(placement.keep_recent, 2 * doublings + 4)
+
+
+def test_no_thinning_drops_nothing() -> None:
+    path = [Stop(i, StopKind.MESSAGE) for i in range(1, 100)]
+    assert Placement(1, 1, 0, 0.0).superfluous(path) == []
+
+
+def test_ten_thousand_turns_keep_a_handful_of_checkpoints() -> None:
+    placement, kept = Placement(), []
+    for turn in range(1, 10_001):
+        kept = kept_by(placement, [*kept, Stop(600 * turn, StopKind.MESSAGE)])
+    assert len(kept) <= 24
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"min_span": 0},
+        {"min_span": 10, "prefill_step": 9},
+        {"thinning": 1.0},
+        {"thinning": -0.1},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(BadInput):
+        Placement(**settings)  # type: ignore[arg-type]
