@@ -8,7 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 OWN_TEMPLATES = Path(__file__).parent / "templates"
@@ -58,11 +67,16 @@ def _trained() -> str:
     return str(tokenizer.to_str())
 
 
-def make_tokenizer(template: str | None, *, extra_tokens: tuple[str, ...] = ()) -> Any:
+def make_tokenizer(
+    template: str | None, *, extra_tokens: tuple[str, ...] = (), adds_bos: bool = False
+) -> Any:
     """A fast tokenizer that renders with `template` and knows its markup as added tokens."""
     tokenizer = Tokenizer.from_str(_trained())
     markup = sorted({BOS, EOS, *_MARKUP.findall(template or ""), *extra_tokens})
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in markup])
+    if adds_bos:
+        bos = (BOS, tokenizer.token_to_id(BOS))
+        tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", None, [bos])
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS)
     made.chat_template = template
     return made

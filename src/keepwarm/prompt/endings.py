@@ -8,7 +8,7 @@ and the generation prompt up to its thinking. Asks the template, keeps nothing; 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,9 @@ _MADE_UP = re.compile(f"{ALPHA}|{QUEBEC}", re.IGNORECASE)
 
 # The ways a conversation goes on with another message; a turn is an answer and a question.
 _NEXT = ("user", "assistant", "turn", "tool")
+
+# A system part of more messages than this is looked at as a whole and in its first ones.
+_MAX_NESTED = 8
 
 # How many letters around a place decide where tokens begin and end there.
 _NEAR = 128
@@ -164,23 +167,30 @@ def sample_system(template: Template, leading: Sequence[Message]) -> str | None:
 def find_system_parts(
     template: Template, leading: Sequence[Message], user_header: str
 ) -> SystemParts:
-    """What tools, the system messages `leading` and the template's own preamble make at the start
-    of a prompt. Two texts where tools stand before the last user message: what every turn begins
-    with, and what a first turn begins with."""
-    sample, other = sample_system(template, leading), _begun(template, leading, QUEBEC)
+    """Where the part that tools, the system messages `leading` and the template's own preamble
+    make ends, and where it would have ended with fewer system messages: tools may come first."""
+    sample = sample_system(template, leading)
+    nested = [leading[:n] for n in range(min(len(leading), _MAX_NESTED))]
+    texts = [t for part in (*nested, leading) for t in _part_ends(template, part, user_header)]
+    if sample is None or sample_system(template, leading) != sample:
+        return SystemParts(sample, ())  # refused, or it writes the time
+    return SystemParts(sample, tuple(dict.fromkeys(t for t in texts if sample.startswith(t))))
+
+
+def _part_ends(template: Template, leading: Sequence[Message], user_header: str) -> Iterator[str]:
+    """The beginning that prompts with these tools and system messages share. Two of them where
+    tools stand before the last user message: that of every turn, and that of a first turn."""
+    one, other = _begun(template, leading, ALPHA), _begun(template, leading, QUEBEC)
+    if one is None or other is None:
+        return
+    part = common_prefix([one, other]).removesuffix(user_header)
     longer = _begun(template, leading, ALPHA, ALPHA, QUEBEC)
-    if sample is None or other is None or sample_system(template, leading) != sample:
-        return SystemParts(sample, ())
-    part = common_prefix([sample, other]).removesuffix(user_header)
-    parts = [_settled(template.tokenizer, part, [sample, other])]
     if longer is not None and not longer.startswith(part):
-        shared = common_prefix([part, longer])
-        settled = _settled(template.tokenizer, shared, [sample, longer])
+        shared = _settled(template.tokenizer, common_prefix([part, longer]), [one, longer])
         # Only where the first user message begins; anywhere else the template rewrites its past.
-        if user_header and longer.startswith(user_header, len(settled)):
-            parts.insert(0, settled)
-    told = tuple(part for part in parts if _says_something(template.tokenizer, part))
-    return SystemParts(sample, told)
+        if user_header and longer.startswith(user_header, len(shared)):
+            yield from _if_told(template.tokenizer, shared)
+    yield from _if_told(template.tokenizer, _settled(template.tokenizer, part, [one, other]))
 
 
 def _begun(template: Template, leading: Sequence[Message], *texts: str) -> str | None:
@@ -314,11 +324,13 @@ def _head_len(prompt: str, history: str | None) -> int:
     return min(head_len, len(shared)) if shared else head_len
 
 
-def _says_something(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether `text` is more than the tokens every conversation begins with."""
+def _if_told(tokenizer: Tokenizer, text: str) -> Iterator[str]:
+    """`text`, if it is more than the tokens every conversation begins with."""
+    told = text
     for token in _added_tokens(tokenizer):
-        text = text.replace(token, "")
-    return bool(text.strip())
+        told = told.replace(token, "")
+    if told.strip():
+        yield text
 
 
 def _added_tokens(tokenizer: Tokenizer) -> list[str]:

@@ -147,8 +147,12 @@ def _read_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments")
         if not isinstance(arguments, str | Mapping | None):
             raise BadInput(f"{where}[{i}].function.arguments must be an object or its JSON text")
-        read.append({"type": "function", **copy.deepcopy(dict(call))})
-        read[-1]["function"] = {**copy.deepcopy(dict(function)), "arguments": arguments or {}}
+        copied = copy.deepcopy({"type": "function", **call})
+        copied["function"] = {
+            **copied["function"],
+            "arguments": copied["function"].get("arguments") or {},
+        }
+        read.append(copied)
     return read
 
 

@@ -1,0 +1,265 @@
+"""Templates that do what a cache does not expect: each is small and shows one habit of real ones."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from keepwarm.prompt.boundaries import BoundaryKind
+from keepwarm.prompt.endings import ALPHA
+from keepwarm.prompt.render import render_chat
+from keepwarm.prompt.template import Template
+from tests.prompt.conversations import (
+    TOOLS,
+    assistant,
+    call,
+    common_len,
+    lasting,
+    shown,
+    system,
+    tool,
+    user,
+)
+from tests.prompt.test_template import Slow
+from tests.prompt.tokenizers_for_tests import EOS, make_tokenizer, own
+
+MARKUP = (
+    "<|user|>",
+    "<|assistant|>",
+    "<|system|>",
+    "<|tool|>",
+    "<|end|>",
+    "<|last|>",
+    "<|return|>",
+)
+
+ALTERNATES = """\
+{%- set prefix = messages[0].content + '\n\n' if messages[0].role == 'system' else '' -%}
+{%- for m in (messages[1:] if prefix else messages) -%}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}
+{{- raise_exception('Roles must alternate') -}}{%- endif -%}
+{{- '<|' + m.role + '|>' + (prefix if loop.first else '') + m.content | trim + '<|end|>' -}}
+{%- endfor -%}{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"""
+
+TOOLS_BEFORE_LAST_QUESTION = """\
+{{- '[SYS]' + messages[0].content + '[/SYS]' if messages[0].role == 'system' -}}
+{%- set users = messages | selectattr('role', 'equalto', 'user') | list -%}
+{%- for m in messages -%}{%- if m.role == 'user' -%}
+{{- '[AVAILABLE]' + tools | tojson + '[/AVAILABLE]' if tools and m == users[-1] -}}
+{{- '[INST]' + m.content + '[/INST]' -}}
+{%- elif m.role == 'assistant' -%}{{- m.content + eos_token -}}{%- endif -%}{%- endfor -%}"""
+
+ALWAYS_PROMPTS = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>' + m.content + '<|end|>' -}}{%- endfor -%}
+{{- '<|assistant|><think></think>' -}}"""
+
+ENDS_UNPROMPTED_CHATS = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' -}}{%- endfor -%}
+{{- '<|assistant|>\n' if add_generation_prompt else eos_token -}}"""
+
+CLOSES_THE_LAST_OTHERWISE = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>' + m.content -}}
+{{- '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' -}}{%- endfor -%}
+{{- '<|assistant|>' if add_generation_prompt -}}"""
+
+LEAVES_THE_LAST_OPEN = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>' + m.content -}}
+{{- '<|end|>' if not loop.last -}}{%- endfor -%}
+{{- '<|assistant|>' if add_generation_prompt and messages[-1].role != 'assistant' -}}"""
+
+MARKS_THE_LAST = """\
+{%- for m in messages -%}{{- '<|last|>' if loop.last -}}
+{{- '<|' + m.role + '|>' + m.content + '<|end|>' -}}{%- endfor -%}
+{{- '<|assistant|>' if add_generation_prompt -}}"""
+
+COUNTS_MESSAGES = """\
+{{- '<|system|>There are ' ~ messages | length ~ ' messages.<|end|>' -}}
+{%- for m in messages -%}{{- '<|' + m.role + '|>' ~ loop.index ~ ': ' + m.content + '<|end|>' -}}
+{%- endfor -%}{{- '<|assistant|>' if add_generation_prompt -}}"""
+
+WRITES_NO_MARKUP = """\
+{%- for m in messages -%}{{- m.role | upper + ': ' + m.content | upper + '\n' -}}{%- endfor -%}
+{{- 'ASSISTANT:' if add_generation_prompt -}}"""
+
+JOINS_ARGUMENT_TEXT = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>' + (m.content or '') -}}
+{%- for c in m.tool_calls or [] -%}{{- c.function.name + ' ' + c.function.arguments -}}{%- endfor -%}
+{{- '<|end|>' -}}{%- endfor -%}{{- '<|assistant|>' if add_generation_prompt -}}"""
+
+CALLS_WHERE_CONTENT_IS_NONE = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>' -}}
+{%- if m.content is none -%}{{- m.tool_calls | tojson -}}{%- else -%}{{- m.content -}}{%- endif -%}
+{{- '<|end|>' -}}{%- endfor -%}{{- '<|assistant|>' if add_generation_prompt -}}"""
+
+SWITCHED_BY_THE_USER = """\
+{%- set ns = namespace(thinks=true) -%}
+{%- for m in messages -%}{%- if '/no_think' in m.content -%}{%- set ns.thinks = false -%}
+{%- endif -%}{{- '<|' + m.role + '|>' + m.content | replace('/no_think', '') | trim + '<|end|>' -}}
+{%- endfor -%}
+{{- '<|assistant|>' + ('<think>' if ns.thinks else '<think></think>') if add_generation_prompt -}}"""
+
+ALL = {name: text for name, text in globals().items() if name.isupper() and "{%-" in str(text)}
+
+CHAT = [user("Kestrel"), assistant("Plover"), user("Godwit")]
+
+
+def make(template: str) -> Any:
+    return make_tokenizer(template, extra_tokens=MARKUP)
+
+
+def show(template: str, messages: list[dict[str, Any]], **arguments: Any) -> str:
+    tokenizer = make(template)
+    return shown(tokenizer, render_chat(tokenizer, messages, **arguments))
+
+
+def test_roles_that_must_alternate_are_no_obstacle() -> None:
+    assert show(ALTERNATES, CHAT) == (
+        "<|user|>Kestrel<|end|>⟦M⟧<|assistant|>Plover<|end|>⟦M⟧<|user|>Godwit<|end|>⟦M⟧<|assistant|>⟦G⟧"
+    )
+
+
+def test_system_text_inside_the_first_question_ends_there() -> None:
+    assert show(ALTERNATES, [system(), user("Kestrel")]) == (
+        "<|user|>Be brief.\n\n⟦S⟧Kestrel<|end|>⟦M⟧<|assistant|>⟦G⟧"
+    )
+
+
+def test_tools_that_move_with_the_last_question_end_a_first_turn_only() -> None:
+    first = show(TOOLS_BEFORE_LAST_QUESTION, [system(), user("Kestrel")], tools=TOOLS)
+    assert first.startswith("[SYS]Be brief.[/SYS]⟦S⟧[AVAILABLE]")
+    assert first.endswith("[/AVAILABLE]⟦S⟧[INST]Kestrel[/INST]⟦M⟧")
+    second = show(TOOLS_BEFORE_LAST_QUESTION, [system(), *CHAT], tools=TOOLS)
+    assert second.startswith("[SYS]Be brief.[/SYS]⟦S⟧[INST]Kestrel[/INST]⟦M⟧Plover</s>⟦M⟧[AVAIL")
+    assert second.count("⟦S⟧") == 1
+
+
+def test_tools_that_move_without_a_system_message_leave_no_system_part_behind() -> None:
+    second = show(TOOLS_BEFORE_LAST_QUESTION, CHAT, tools=TOOLS)
+    assert "⟦S⟧" not in second
+    assert second.count("⟦M⟧") == 3
+
+
+def test_generation_prompt_written_unasked_is_not_part_of_the_last_message() -> None:
+    assert show(ALWAYS_PROMPTS, CHAT[:1]) == (
+        "<|user|>Kestrel<|end|>⟦M⟧<|assistant|>⟦G⟧<think></think>"
+    )
+
+
+def test_end_of_text_in_an_unprompted_chat_is_not_part_of_the_last_message() -> None:
+    tokenizer = make(ENDS_UNPROMPTED_CHATS)
+    prompt = render_chat(tokenizer, CHAT[:1], add_generation_prompt=False)
+    assert shown(tokenizer, prompt) == f"<|user|>\nKestrel<|end|>\n⟦M⟧{EOS}"
+    assert show(ENDS_UNPROMPTED_CHATS, CHAT[:1]) == (
+        "<|user|>\nKestrel<|end|>\n⟦M⟧<|assistant|>\n⟦G⟧"
+    )
+
+
+@pytest.mark.parametrize("template", [CLOSES_THE_LAST_OTHERWISE, LEAVES_THE_LAST_OPEN])
+def test_answer_closed_differently_at_the_end_is_closed_as_in_the_past(template: str) -> None:
+    assert "<|assistant|>Plover<|end|>⟦M⟧<|user|>" in show(template, CHAT)
+
+
+def test_header_that_only_the_last_message_has_moves_no_boundary() -> None:
+    assert show(MARKS_THE_LAST, CHAT) == (
+        "<|user|>Kestrel<|end|>⟦M⟧<|assistant|>Plover<|end|>⟦M⟧"
+        "<|last|><|user|>Godwit<|end|>⟦M⟧<|assistant|>⟦G⟧"
+    )
+
+
+def test_count_of_messages_is_no_system_part_of_a_longer_chat() -> None:
+    text = show(COUNTS_MESSAGES, CHAT)
+    assert "⟦S⟧" not in text
+    assert text.count("⟦M⟧") == 3
+
+
+def test_template_without_any_token_of_its_own_has_boundaries() -> None:
+    assert show(WRITES_NO_MARKUP, [system("Be kind."), *CHAT]) == (
+        "SYSTEM: BE KIND.\n⟦S⟧USER: KESTREL\n⟦M⟧ASSISTANT: PLOVER\n⟦M⟧USER: GODWIT\n⟦M⟧ASSISTANT:⟦G⟧"
+    )
+
+
+def test_arguments_stay_text_for_templates_that_join_them() -> None:
+    calling = assistant(None, tool_calls=[call(city="Paris")])
+    calling["tool_calls"][0]["function"]["arguments"] = '{"city":"Paris"}'
+    text = show(JOINS_ARGUMENT_TEXT, [user("Kestrel"), calling, tool("21")])
+    assert '<|assistant|>get_weather {"city":"Paris"}<|end|>⟦M⟧<|tool|>' in text
+
+
+def test_content_stays_none_for_templates_that_ask_for_it() -> None:
+    calling = assistant("", tool_calls=[call()])
+    text = show(CALLS_WHERE_CONTENT_IS_NONE, [user("Kestrel"), calling, tool("21")])
+    assert "get_weather" in text
+    assert text.count("⟦M⟧") == 3
+
+
+def test_switch_in_the_text_decides_on_the_tail_and_hides_no_boundary() -> None:
+    assert show(SWITCHED_BY_THE_USER, [user("Kestrel /no_think"), *CHAT[1:]]) == (
+        "<|user|>Kestrel<|end|>⟦M⟧<|assistant|>Plover<|end|>⟦M⟧<|user|>Godwit<|end|>⟦M⟧"
+        "<|assistant|>⟦G⟧<think></think>"
+    )
+
+
+def test_made_up_words_never_reach_the_tokens() -> None:
+    for template in ALL.values():
+        text = show(template, CHAT)
+        assert ALPHA not in text
+        assert "0316425" not in text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_next_turn_finds_the_boundaries_of_the_last(name: str) -> None:
+    tokenizer = make(ALL[name])
+    turns = [CHAT[:1], CHAT, [*CHAT, assistant("Curlew"), user("Dunlin")]]
+    prompts = [render_chat(tokenizer, turn) for turn in turns]
+    for shorter, longer in itertools.pairwise(prompts):
+        shared = common_len(shorter, longer)
+        assert lasting(shorter, shared) == lasting(longer, shared)
+
+
+@pytest.mark.parametrize("name", ["drops_thoughts", "never_writes_thoughts", "keeps_thoughts"])
+def test_tokenizer_without_offsets_finds_the_same_boundaries(name: str) -> None:
+    tokenizer = own(name)
+    messages = [system(), *CHAT[:1], assistant("", tool_calls=[call()]), tool("21 degrees")]
+    fast = render_chat(tokenizer, messages, tools=TOOLS)
+    slow = render_chat(Slow(tokenizer), messages, tools=TOOLS)
+    assert fast.boundaries == slow.boundaries
+    assert fast.tokens.tolist() == slow.tokens.tolist()
+
+
+def test_tokenizer_that_does_not_encode_its_text_gets_its_own_tokens() -> None:
+    class Own(Slow):
+        def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
+            if kwargs["tokenize"]:
+                return [1, 2, 3]
+            return super().apply_chat_template(conversation, **kwargs)
+
+    prompt = render_chat(Own(make(MARKS_THE_LAST)), CHAT)
+    assert prompt.tokens.tolist() == [1, 2, 3]
+    assert prompt.boundaries == ()
+
+
+def test_known_template_renders_a_chat_twice_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the text, once with marks: what follows a message is remembered."""
+    tokenizer = own("drops_thoughts")
+    chat = [system(), *([user("Kestrel"), assistant("Plover")] * 50), user("Godwit")]
+    render_chat(tokenizer, chat[:4])
+    rendered: list[int] = []
+    text = Template.text
+
+    def counted(self: Template, messages: Any, *, add_generation_prompt: bool) -> str:
+        rendered.append(len(messages))
+        return text(self, messages, add_generation_prompt=add_generation_prompt)
+
+    monkeypatch.setattr(Template, "text", counted)
+    prompt = render_chat(tokenizer, chat)
+    assert rendered == [len(chat)] * 2
+    assert sum(b.kind is BoundaryKind.MESSAGE for b in prompt.boundaries) == 101
+
+
+def test_template_changed_on_the_tokenizer_is_learned_anew() -> None:
+    tokenizer = make(MARKS_THE_LAST)
+    render_chat(tokenizer, CHAT)
+    tokenizer.chat_template = MARKS_THE_LAST.replace("'<|end|>'", "'<|return|>\n'")
+    assert shown(tokenizer, render_chat(tokenizer, CHAT)).count("<|return|>\n⟦M⟧") == 3
