@@ -215,8 +215,7 @@ class _Request:
         can_cut = cache.layout is not None and cache.layout.can_cut
         # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
         if can_cut or self._said is None or self._session._is_append_only(read):
-            with prefill.timings.measuring("insert_s"):
-                prefill.insert(read, StopKind.REPLY)
+            prefill.insert(read, StopKind.REPLY)
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:

@@ -79,6 +79,7 @@ class Inserted:
     position: int
     num_rows: int = 0  # new rows of the path
     nbytes: int = 0  # new bytes held
+    wait_s: float = 0.0  # of the insert, waiting for the model to compute what was stored
     refusal: Refusal | None = None
     detail: str = ""
 

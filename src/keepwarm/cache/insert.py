@@ -9,7 +9,7 @@ from keepwarm.cache.blocks import Capture, held
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted
 from keepwarm.cache.intervals import Interval, clipped, length, subtracted
-from keepwarm.cache.placement import StopKind
+from keepwarm.cache.placement import LASTING, StopKind
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.tree import Block, Checkpoint, Node, Span
 from keepwarm.prompt.boundaries import Prompt
@@ -61,12 +61,13 @@ class Insertion:
                 return None, Inserted(self._position, nbytes=missing.nbytes)
             blocks = [self._blocks(group, rows) for group, rows in enumerate(missing.rows)]
             checkpoint = self._checkpoint(missing, kind, now)
+            wait_s = self._settle(blocks, checkpoint)
         finally:
             base.pins -= 1
-        node = self._link(missing, blocks, checkpoint, now)
+        node = self._link(missing, blocks, checkpoint, kind, now)
         num_rows = self._position - base.end
         self._evictor.thin(self._space, node)
-        return node, Inserted(self._position, num_rows, missing.nbytes)
+        return node, Inserted(self._position, num_rows, missing.nbytes, wait_s)
 
     def _base(self) -> Node:
         """The deepest node that lies on the path; splits an edge where the path leaves it."""
@@ -101,6 +102,10 @@ class Insertion:
             self._evictor.expect(blocks[-1])
         return blocks
 
+    def _settle(self, blocks: Sequence[Sequence[Block]], checkpoint: Checkpoint | None) -> float:
+        snapshots = list(checkpoint.snapshots.values()) if checkpoint is not None else []
+        return self._capture.settle([block for new in blocks for block in new], snapshots)
+
     def _pieces(self, rows: Sequence[Interval]) -> Iterator[Interval]:
         """`rows` in pieces of at most one prefill step: what is dropped later is dropped in
         pieces, and a piece that is cut then is copied."""
@@ -123,6 +128,7 @@ class Insertion:
         missing: Missing,
         blocks: Sequence[Sequence[Block]],
         checkpoint: Checkpoint | None,
+        kind: StopKind,
         now: float,
     ) -> Node:
         tree, ledger, node = self._space.tree, self._evictor.ledger, missing.base
@@ -136,6 +142,8 @@ class Insertion:
             node.checkpoint = checkpoint
             ledger.add(snapshot_bytes=checkpoint.nbytes)
             self._evictor.recall(self._space.name, checkpoint.digest)
+        elif node.checkpoint is not None and kind in LASTING:
+            node.checkpoint.kind = kind
         node.last_used = now
         self._evictor.version += 1
         return node

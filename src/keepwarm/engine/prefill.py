@@ -5,13 +5,12 @@ Runs on the thread that owns the arrays.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
 
-from keepwarm.cache.explain import Match
+from keepwarm.cache.explain import Inserted, Match
 from keepwarm.cache.live import Live
 from keepwarm.cache.placement import Stop, StopKind
 from keepwarm.cache.store import Pin, PrefixCache
@@ -56,16 +55,19 @@ class Prefill:
     def steps(self) -> Iterator[int]:
         """Reads one chunk at a time; yields the position reached. Can be given up between."""
         for stop in self._stops():
-            with self.timings.measuring("prefill_s"):
-                self._read(stop)
-            if stop.kind is not StopKind.END:
-                with self.timings.measuring("insert_s"):
-                    self.insert(self.prompt, stop.kind)
+            self._step(stop)
             yield stop.position
 
-    def insert(self, prompt: Prompt, kind: StopKind) -> None:
+    def insert(self, prompt: Prompt, kind: StopKind) -> Inserted:
         """Store where the live caches stand now, and hold that instead."""
-        self._cache.insert(prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin)
+        with self.timings.measuring("insert_s"):
+            done = self._cache.insert(
+                prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin
+            )
+        # What the insert waited for was the model.
+        self.timings.insert_s -= done.wait_s
+        self.timings.prefill_s += done.wait_s
+        return done
 
     def _stops(self) -> list[Stop]:
         # A restore that failed leaves the caches at the start: then all stops are ahead.
@@ -76,16 +78,22 @@ class Prefill:
             return self.match
         return self._cache.match(self.prompt, namespace=self._namespace, limit=0)
 
-    def _read(self, stop: Stop) -> None:
-        start = self.live.position
+    def _step(self, stop: Stop) -> None:
+        start, before = self.live.position, self.timings.prefill_s
         tokens = self.prompt.tokens[start : stop.position]
-        began = time.perf_counter()
-        logits = self._model(mx.array(tokens)[None], cache=self.live.caches)  # (1, chunk, vocab)
-        states = [cache.state for cache in self.live.caches]
-        if stop.kind is StopKind.END:
-            self._logits = logits[:, -1, :]
-            mx.eval(self._logits, states)
-        else:
-            mx.eval(states)  # the logits are never computed
-        self._cache.cost.observe(start, stop.position, time.perf_counter() - began)
-        self.live.advance(tokens)
+        with self.timings.measuring("prefill_s"):
+            logits = self._model(mx.array(tokens)[None], cache=self.live.caches)
+            self.live.advance(tokens)
+            if stop.kind is StopKind.END:
+                self._logits = logits[:, -1, :]  # (1, vocab)
+            # Without logits: before the end they are never computed. Not waited for, so that
+            # the copies to be stored are laid out meanwhile.
+            mx.async_eval(self._states(), self._logits)  # type: ignore[no-untyped-call]
+        if stop.kind is not StopKind.END:
+            self.insert(self.prompt, stop.kind)
+        with self.timings.measuring("prefill_s"):
+            mx.eval(self._states(), self._logits)
+        self._cache.cost.observe(start, stop.position, self.timings.prefill_s - before)
+
+    def _states(self) -> list[Any]:
+        return [cache.state for cache in self.live.caches]
