@@ -73,6 +73,11 @@ def test_missing_content_is_empty_text() -> None:
     assert read_messages([{"role": "user"}, user(None), user([])]) == [user("")] * 3
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_is_known_as_reasoning_content(name: str) -> None:
+    assert read_messages([assistant("Hi", **{name: "Hm."})])[0]["reasoning_content"] == "Hm."
+
+
 def test_reasoning_content_wins_over_its_other_names() -> None:
     read = read_messages([assistant("Hi", reasoning="other", reasoning_content="this")])
     assert read[0]["reasoning_content"] == "this"

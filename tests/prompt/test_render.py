@@ -275,11 +275,11 @@ class TestTime:
         for day in (1, 2):
 
             class Clock(datetime):
-                today = datetime(2030, 1, day)
+                fixed = datetime(2030, 1, day)
 
                 @classmethod
                 def now(cls, tz: Any = None) -> Any:
-                    return cls.today
+                    return cls.fixed
 
             monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)
             text = shown(tokenizer, render_chat(tokenizer, [user("Hi")]))

@@ -6,6 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
+from mlx_lm.chat_templates import deepseek_v32
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.prompt.boundaries import BoundaryKind
 from keepwarm.prompt.endings import ALPHA
@@ -25,6 +27,9 @@ from tests.prompt.conversations import (
 from tests.prompt.test_template import Slow
 from tests.prompt.tokenizers_for_tests import EOS, make_tokenizer, own
 
+THINKING = ("<think>", "</think>")
+DEEPSEEK_ENDS = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
+
 MARKUP = (
     "<|user|>",
     "<|assistant|>",
@@ -42,6 +47,12 @@ ALTERNATES = """\
 {{- raise_exception('Roles must alternate') -}}{%- endif -%}
 {{- '<|' + m.role + '|>' + (prefix if loop.first else '') + m.content | trim + '<|end|>' -}}
 {%- endfor -%}{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"""
+
+WRAPS_THE_SYSTEM_TEXT = """\
+{%- set rest = messages[1:] if messages[0].role == 'system' else messages -%}
+{%- for m in rest -%}{{- '[INST] ' if m.role == 'user' -}}
+{{- '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' if loop.first and rest != messages -}}
+{{- m.content + (' [/INST] ' if m.role == 'user' else eos_token) -}}{%- endfor -%}"""
 
 TOOLS_BEFORE_LAST_QUESTION = """\
 {{- '[SYS]' + messages[0].content + '[/SYS]' if messages[0].role == 'system' -}}
@@ -123,6 +134,12 @@ def test_roles_that_must_alternate_are_no_obstacle() -> None:
 def test_system_text_inside_the_first_question_ends_there() -> None:
     assert show(ALTERNATES, [system(), user("Kestrel")]) == (
         "<|user|>Be brief.\n\n⟦S⟧Kestrel<|end|>⟦M⟧<|assistant|>⟦G⟧"
+    )
+
+
+def test_system_text_ends_once_behind_what_wraps_it() -> None:
+    assert show(WRAPS_THE_SYSTEM_TEXT, [system(), user("Kestrel")]) == (
+        "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n⟦S⟧Kestrel [/INST] ⟦M⟧"
     )
 
 
@@ -240,6 +257,40 @@ def test_tokenizer_that_does_not_encode_its_text_gets_its_own_tokens() -> None:
     assert prompt.boundaries == ()
 
 
+def test_renderer_written_in_python_has_boundaries() -> None:
+    """mlx-lm brings one for DeepSeek V3.2, which thinks unless it is told not to."""
+    inner = make_tokenizer(
+        "", extra_tokens=("<｜User｜>", "<｜Assistant｜>", *THINKING, *DEEPSEEK_ENDS)
+    )
+    tokenizer = TokenizerWrapper(inner, chat_template=deepseek_v32.apply_chat_template)
+    prompt = render_chat(tokenizer, [system(), *CHAT])
+    assert shown(tokenizer, prompt) == (
+        "<｜begin▁of▁sentence｜>Be brief.⟦S⟧<｜User｜>Kestrel⟦M⟧<｜Assistant｜></think>Plover"
+        "<｜end▁of▁sentence｜>⟦M⟧<｜User｜>Godwit⟦M⟧<｜Assistant｜>⟦G⟧<think>"
+    )
+    assert prompt.tokens.tolist() == tokenizer.apply_chat_template(
+        [system(), *CHAT], add_generation_prompt=True
+    )
+
+
+def test_wrapped_tokenizer_renders_as_it_does_by_itself() -> None:
+    """The wrapper turns thinking on where the request says nothing."""
+    tokenizer = TokenizerWrapper(own("drops_thoughts"))
+    for kwargs in ({}, {"enable_thinking": False}):
+        expected = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, **kwargs)
+        prompt = render_chat(tokenizer, CHAT, template_kwargs=kwargs)
+        assert prompt.tokens.tolist() == expected
+        assert [b.kind for b in prompt.boundaries].count(BoundaryKind.MESSAGE) == 3
+
+
+def test_tokenizer_that_cannot_be_remembered_is_served() -> None:
+    class Unhashable(Slow):
+        __hash__ = None  # type: ignore[assignment]
+
+    prompt = render_chat(Unhashable(make(MARKS_THE_LAST)), CHAT)
+    assert [b.kind for b in prompt.boundaries].count(BoundaryKind.MESSAGE) == 3
+
+
 def test_known_template_renders_a_chat_twice_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for the text, once with marks: what follows a message is remembered."""
     tokenizer = own("drops_thoughts")
@@ -261,5 +312,5 @@ def test_known_template_renders_a_chat_twice_and_no_more(monkeypatch: pytest.Mon
 def test_template_changed_on_the_tokenizer_is_learned_anew() -> None:
     tokenizer = make(MARKS_THE_LAST)
     render_chat(tokenizer, CHAT)
-    tokenizer.chat_template = MARKS_THE_LAST.replace("'<|end|>'", "'<|return|>\n'")
-    assert shown(tokenizer, render_chat(tokenizer, CHAT)).count("<|return|>\n⟦M⟧") == 3
+    tokenizer.chat_template = MARKS_THE_LAST.replace("'<|end|>'", "'<|end|><|return|>'")
+    assert shown(tokenizer, render_chat(tokenizer, CHAT)).count("<|end|><|return|>⟦M⟧") == 3

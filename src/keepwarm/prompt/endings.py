@@ -14,7 +14,7 @@ from typing import Any
 
 from keepwarm.prompt.messages import CallForm, Message, in_form, num_leading_system
 from keepwarm.prompt.sentinel import marked, unused_mark
-from keepwarm.prompt.template import Template, Tokenizer, as_key, encode
+from keepwarm.prompt.template import Template, Tokenizer, as_text, digest, encode
 
 # Words for messages made up here that nobody else writes; they differ from the first letter on.
 ALPHA = "Avocet4711"
@@ -59,8 +59,8 @@ class Case:
     message: Message
     spot: str
 
-    def key(self) -> str:
-        return as_key([self.context, self.message, self.spot])
+    def text(self) -> str:
+        return as_text([self.context, self.message, self.spot])
 
 
 def usual_case(message: Message, spot: str, form: CallForm) -> Case | None:
@@ -153,15 +153,21 @@ def find_call_form(template: Template) -> CallForm:
 
 @dataclass(frozen=True, slots=True)
 class SystemParts:
-    """How prompts with the same tools and system messages begin."""
+    """How prompts with the same tools and system messages begin. Lengths and digests stand for the
+    texts, which are long and many."""
 
-    sample: str | None  # a rendering; another one today means that the texts are out of date
-    texts: tuple[str, ...]  # up to where the system part ends, shortest first
+    sample: bytes | None  # of a rendering; another one today means that the rest is out of date
+    ends: tuple[tuple[int, bytes], ...]  # (characters, their digest), shortest first
+
+    def ends_in(self, text: str) -> list[int]:
+        """Where the parts that `text` begins with end."""
+        return [end for end, known in self.ends if digest(text[:end]) == known]
 
 
-def sample_system(template: Template, leading: Sequence[Message]) -> str | None:
-    """The rendering `SystemParts` are made from."""
-    return _begun(template, leading, ALPHA)
+def sample_system(template: Template, leading: Sequence[Message]) -> bytes | None:
+    """The digest of the rendering that `SystemParts` are made from."""
+    text = _begun(template, leading, ALPHA)
+    return digest(text) if text is not None else None
 
 
 def find_system_parts(
@@ -172,9 +178,9 @@ def find_system_parts(
     sample = sample_system(template, leading)
     nested = [leading[:n] for n in range(min(len(leading), _MAX_NESTED))]
     texts = [t for part in (*nested, leading) for t in _part_ends(template, part, user_header)]
-    if sample is None or sample_system(template, leading) != sample:
-        return SystemParts(sample, ())  # refused, or it writes the time
-    return SystemParts(sample, tuple(dict.fromkeys(t for t in texts if sample.startswith(t))))
+    if sample_system(template, leading) != sample:
+        return SystemParts(sample, ())  # it writes the time
+    return SystemParts(sample, tuple((len(t), digest(t)) for t in dict.fromkeys(texts)))
 
 
 def _part_ends(template: Template, leading: Sequence[Message], user_header: str) -> Iterator[str]:
@@ -235,7 +241,7 @@ def _calling(form: CallForm, *ids: str) -> Message:
 
 def _tails(template: Template, case: Case) -> dict[str, str]:
     """What follows the mark in each way the conversation may go on that the template accepts."""
-    mark = unused_mark(case.key())
+    mark = unused_mark(case.text())
     base = [*case.context, marked(case.message, case.spot, mark)]
     user = {"role": "user", "content": ALPHA}
     assistant = {"role": "assistant", "content": ALPHA}

@@ -38,7 +38,8 @@ from keepwarm.prompt.template import (
     Encoded,
     Template,
     Tokenizer,
-    as_key,
+    as_text,
+    digest,
     encode,
     encodes_plainly,
 )
@@ -104,6 +105,13 @@ class _Memory:
 _memories: WeakKeyDictionary[Any, _Memory] = WeakKeyDictionary()
 
 
+def _memory_of(tokenizer: Tokenizer) -> _Memory:
+    try:
+        return _memories.setdefault(tokenizer, _Memory())
+    except TypeError:
+        return _Memory()  # not hashable, or it takes no weak reference: learn each time
+
+
 class _Rendering:
     """One conversation being rendered."""
 
@@ -111,7 +119,7 @@ class _Rendering:
         self._template = template
         # One tool shows where tools go; all of them would be written for every question.
         self._short = replace(template, tools=template.tools[:1] if template.tools else None)
-        self._memory = _memories.setdefault(template.tokenizer, _Memory())
+        self._memory = _memory_of(template.tokenizer)
         self._key = (template.key(), template.tools is not None)
         self._form = self._call_form(messages)
         self._messages = in_form(messages, self._form)
@@ -159,12 +167,12 @@ class _Rendering:
 
     def _chars(self, text: str, found: Mapping[int, Found]) -> Iterator[tuple[int, BoundaryKind]]:
         """Where in `text` something ends; where two things end together, the first counts."""
-        parts = self._system_parts(text)
-        for part in parts:
-            yield len(part), BoundaryKind.SYSTEM
+        system_ends = self._system_ends(text)
+        for char in system_ends:
+            yield char, BoundaryKind.SYSTEM
         last_leading = num_leading_system(self._messages) - 1
         for i, place in sorted(found.items()):
-            if i == last_leading and parts:
+            if i == last_leading and system_ends:
                 continue  # the system part ends with it
             for char in self._message_ends(text, i, place):
                 yield char, BoundaryKind.MESSAGE
@@ -190,29 +198,29 @@ class _Rendering:
                 yield ending
 
     def _ending(self, case: Case) -> Ending | None:
-        key = ("ending", self._key, case.key())
+        key = ("ending", self._key, digest(case.text()))
         return self._memory.recall(key, lambda: find_ending(self._short, case, self._user_header()))
 
     def _user_header(self) -> str:
         """What a user message begins with, seen behind an assistant's message."""
         return self._memory.recall(("header", self._key), lambda: find_user_header(self._short))
 
-    def _system_parts(self, text: str) -> list[str]:
-        """The beginnings of `text` that end where tools and system messages do."""
+    def _system_ends(self, text: str) -> list[int]:
+        """Where in `text` tools and system messages end."""
         leading = self._messages[: num_leading_system(self._messages)]
 
         def learn() -> SystemParts:
             return find_system_parts(self._template, leading, self._user_header())
 
-        key = ("system", self._key, as_key([leading, self._template.tools]))
+        key = ("system", self._key, digest(as_text([leading, self._template.tools])))
         parts = self._memory.recall(key, learn)
-        matching = [part for part in parts.texts if text.startswith(part)]
-        if parts.texts and len(matching) == len(parts.texts):
-            return matching
+        ends = parts.ends_in(text)
+        if ends and len(ends) == len(parts.ends):
+            return ends
         if sample_system(self._template, leading) == parts.sample:
-            return matching
-        parts = self._memory.learn_anew(key, learn)  # the template writes another date by now
-        return [part for part in parts.texts if text.startswith(part)]
+            return ends
+        # The template writes another date by now.
+        return self._memory.learn_anew(key, learn).ends_in(text)
 
     def _prompt_head_end(self, text: str, last_char: int) -> int:
         """Where the generation prompt ends, without its thinking tail."""

@@ -154,12 +154,24 @@ class Locator:
 
     def _places(self, batch: Mapping[int, str]) -> dict[int, int] | None:
         """The places of all marks of `batch` in one rendering; None where the marks changed it."""
-        owners: dict[object, list[int]] = {}
-        for i in batch:
-            owners.setdefault(self._owner_key(i), []).append(i)
-        owned = list(owners.values())
+        places = self._places_of([[i] for i in batch], batch)
+        if places is not None:
+            return places
+        # There are templates that ask whether a message equals the last one: equal messages must
+        # stay equal, so they get the same mark.
+        equal: dict[object, list[int]] = {}
+        for i, spot in batch.items():
+            message = self._messages[i]
+            own = i if "tool_calls" in message else None
+            equal.setdefault((spot, message["role"], message["content"], own), []).append(i)
+        return self._places_of(list(equal.values()), batch) if len(equal) < len(batch) else None
+
+    def _places_of(
+        self, owners: Sequence[Sequence[int]], batch: Mapping[int, str]
+    ) -> dict[int, int] | None:
+        """As `_places`, with one mark for each list of messages."""
         messages = list(self._messages)
-        for index, members in enumerate(owned):
+        for index, members in enumerate(owners):
             mark = f"{self._mark}{index:0{_INDEX_WIDTH}d}"
             for i in members:
                 messages[i] = marked(messages[i], batch[i], mark)
@@ -173,13 +185,7 @@ class Locator:
         for piece, index_text in zip(pieces[::2], pieces[1::2]):
             char += len(piece)
             seen.setdefault(int(index_text), []).append(char)
-        return dict(_assigned(owned, seen))
-
-    def _owner_key(self, i: int) -> object:
-        """Messages with equal keys share a mark: there are templates that ask whether a message
-        equals the last one, and equal messages must stay equal."""
-        message = self._messages[i]
-        return i if "tool_calls" in message else (message["role"], message["content"])
+        return dict(_assigned(owners, seen))
 
     def _check_reproducible(self) -> bool:
         again = self._template.try_text(self._messages, add_generation_prompt=self._prompted)
@@ -192,10 +198,10 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 def _assigned(
-    owned: Sequence[Sequence[int]], seen: Mapping[int, Sequence[int]]
+    owners: Sequence[Sequence[int]], seen: Mapping[int, Sequence[int]]
 ) -> Iterator[tuple[int, int]]:
     """Pairs each message with the first place its mark was written to."""
-    for index, members in enumerate(owned):
+    for index, members in enumerate(owners):
         chars = seen.get(index, ())
         times, rest = divmod(len(chars), len(members))
         if times and not rest:  # a template may write a message more than once

@@ -3,6 +3,7 @@ Both ask the tokenizer and keep nothing. No mlx; any thread."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ class Template:
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """Raises RenderError with the template's own words where it refuses."""
-        rendered = self._apply(messages, add_generation_prompt, tokenize=False)
+        rendered = self._apply(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt
+        )
         if not isinstance(rendered, str):
             raise RenderError(f"the chat template gave {type(rendered).__name__}, not text")
         return rendered
@@ -44,25 +47,22 @@ class Template:
 
     def tokens(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[int]:
         """The tokenizer's own answer, for tokenizers that do not simply encode the text."""
-        return list(self._apply(messages, add_generation_prompt, tokenize=True))
+        asked = {"tokenize": True, "add_generation_prompt": add_generation_prompt}
+        return list(self._apply(messages, **asked, return_dict=False))
 
-    def key(self) -> str:
+    def key(self) -> bytes:
         """What must be equal for two renderings of one tokenizer to follow the same rules."""
         # mlx-lm's wrapper may hold a renderer of its own in place of the tokenizer's template.
         renderer = getattr(self.tokenizer, "_chat_template", None)
         template = getattr(self.tokenizer, "chat_template", None)
-        return as_key([template, repr(renderer), self.kwargs])
+        return digest(as_text([template, repr(renderer), self.kwargs]))
 
-    def _apply(self, messages: Sequence[Message], prompt: bool, *, tokenize: bool) -> Any:
+    def _apply(self, messages: Sequence[Message], **asked: Any) -> Any:
+        # Renderers written in Python take no argument they do not know.
         given = {} if self.tools is None else {"tools": self.tools}
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages),
-                **self.kwargs,
-                **given,
-                add_generation_prompt=prompt,
-                tokenize=tokenize,
-                return_dict=False,
+                list(messages), **self.kwargs, **given, **asked
             )
         except Exception as error:
             # A template may fail in any way Python code can; all of them mean these messages.
@@ -95,9 +95,14 @@ def encodes_plainly(tokenizer: Tokenizer) -> bool:
     return getattr(applied, "__module__", "").startswith("transformers.")
 
 
-def as_key(value: object) -> str:
-    """A value of JSON's kinds, and anything with a useful `repr`, as text to compare."""
+def as_text(value: object) -> str:
+    """A value of JSON's kinds, and anything with a useful `repr`, as text."""
     return json.dumps(value, sort_keys=True, default=repr)
+
+
+def digest(text: str) -> bytes:
+    """Stands for a text that may be long: equal digests mean equal texts."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class _OffsetEncoded:
