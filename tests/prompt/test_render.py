@@ -93,18 +93,16 @@ class TestPlaces:
     def test_two_system_messages_both_end(self) -> None:
         text = show("keeps_thoughts", [system("One."), system("Two."), user("Hi")])
         assert text.startswith(
-            "<|open|>system<|sep|>One.<|close|>system<|sep|>⟦S⟧"
+            "<|open|>system<|sep|>One.<|close|>system<|sep|>⟦M⟧"
             "<|open|>system<|sep|>Two.<|close|>system<|sep|>⟦S⟧<|open|>user"
         )
 
     def test_tools_that_come_first_end_before_the_system_message(self) -> None:
         """Applications with the same tools share them, whatever their system messages say."""
-        before, first, second = show("keeps_thoughts", [system(), user("Hi")], tools=TOOLS).split(
-            "⟦S⟧"
-        )
+        text = show("keeps_thoughts", [system(), user("Hi")], tools=TOOLS)
+        before, _, behind = text.partition("⟦M⟧")
         assert before.endswith("<|close|>tools<|sep|>")
-        assert first == "<|open|>system<|sep|>Be brief.<|close|>system<|sep|>"
-        assert second.startswith("<|open|>user")
+        assert behind.startswith("<|open|>system<|sep|>Be brief.<|close|>system<|sep|>⟦S⟧")
 
     @pytest.mark.parametrize("name", OWN)
     def test_last_message_ends_where_the_generation_prompt_begins(self, name: str) -> None:

@@ -92,10 +92,14 @@ def rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: Any) -> Prom
 def check_boundaries(tokenizer: Any, prompt: Prompt) -> None:
     """Boundaries stand in order, one at a place, and the tokens before each are whole text."""
     text = tokenizer.decode(prompt.tokens)
-    positions = [b.position for b in prompt.boundaries]
-    assert positions == sorted(set(positions))
-    for position in positions:
+    places = [b.position for b in prompt.boundaries]
+    assert places == sorted(set(places))
+    for position in places:
         assert text.startswith(tokenizer.decode(prompt.tokens[:position]))
+
+
+def positions(prompt: Prompt, limit: int) -> set[int]:
+    return {boundary.position for boundary in lasting(prompt, limit)}
 
 
 def check_growth(tokenizer: Any, grown: list[list[dict[str, Any]]], tools: Any) -> None:
@@ -146,13 +150,14 @@ def test_any_two_conversations_have_the_same_boundaries_within_what_they_share(
     tools: Any,
 ) -> None:
     """At the very end of what they share they may differ: where a template writes nothing behind a
-    message, only the next token shows that `Hi` was all of it."""
+    message, only the next token shows that `Hi` was all of it. And what is the whole system part
+    of one is a beginning of the other's, so kinds may differ there."""
     tokenizer = data.draw(st.sampled_from(GROUPS[group]))
     first = rendered(tokenizer, list(itertools.chain(*one)), tools)
     second = rendered(tokenizer, list(itertools.chain(*other)), tools)
     if first is not None and second is not None:
         shared = common_len(first, second)
-        assert lasting(first, shared - 1) == lasting(second, shared - 1)
+        assert positions(first, shared - 1) == positions(second, shared - 1)
 
 
 @pytest.mark.parametrize("name", OWN)

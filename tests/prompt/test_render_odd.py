@@ -10,7 +10,7 @@ from mlx_lm.chat_templates import deepseek_v32
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.prompt.boundaries import BoundaryKind
-from keepwarm.prompt.endings import ALPHA
+from keepwarm.prompt.markup import ALPHA
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.template import Template
 from tests.prompt.conversations import (
@@ -25,7 +25,7 @@ from tests.prompt.conversations import (
     user,
 )
 from tests.prompt.test_template import Slow
-from tests.prompt.tokenizers_for_tests import EOS, make_tokenizer, own
+from tests.prompt.tokenizers_for_tests import EOS, make_sentencepiece, make_tokenizer, own
 
 THINKING = ("<think>", "</think>")
 DEEPSEEK_ENDS = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
@@ -94,6 +94,10 @@ WRITES_NO_MARKUP = """\
 {%- for m in messages -%}{{- m.role | upper + ': ' + m.content | upper + '\n' -}}{%- endfor -%}
 {{- 'ASSISTANT:' if add_generation_prompt -}}"""
 
+TRIMS_LINES_ONLY = """\
+{%- for m in messages -%}{{- '<|' + m.role + '|>' + m.content.strip('\n') + '<|end|>' -}}
+{%- endfor -%}{{- '<|assistant|>' if add_generation_prompt -}}"""
+
 JOINS_ARGUMENT_TEXT = """\
 {%- for m in messages -%}{{- '<|' + m.role + '|>' + (m.content or '') -}}
 {%- for c in m.tool_calls or [] -%}{{- c.function.name + ' ' + c.function.arguments -}}{%- endfor -%}
@@ -146,13 +150,15 @@ def test_system_text_ends_once_behind_what_wraps_it() -> None:
 def test_tools_that_move_with_the_last_question_end_a_first_turn_only() -> None:
     first = show(TOOLS_BEFORE_LAST_QUESTION, [system(), user("Kestrel")], tools=TOOLS)
     assert first.startswith("[SYS]Be brief.[/SYS]⟦S⟧[AVAILABLE]")
-    assert first.endswith("[/AVAILABLE]⟦S⟧[INST]Kestrel[/INST]⟦M⟧")
+    assert first.endswith("[/AVAILABLE]⟦M⟧[INST]Kestrel[/INST]⟦M⟧")
     second = show(TOOLS_BEFORE_LAST_QUESTION, [system(), *CHAT], tools=TOOLS)
     assert second.startswith("[SYS]Be brief.[/SYS]⟦S⟧[INST]Kestrel[/INST]⟦M⟧Plover</s>⟦M⟧[AVAIL")
     assert second.count("⟦S⟧") == 1
 
 
-def test_tools_that_move_without_a_system_message_leave_no_system_part_behind() -> None:
+def test_tools_that_move_are_the_system_part_of_a_first_turn_without_system_message() -> None:
+    first = show(TOOLS_BEFORE_LAST_QUESTION, CHAT[:1], tools=TOOLS)
+    assert first.endswith("[/AVAILABLE]⟦S⟧[INST]Kestrel[/INST]⟦M⟧")
     second = show(TOOLS_BEFORE_LAST_QUESTION, CHAT, tools=TOOLS)
     assert "⟦S⟧" not in second
     assert second.count("⟦M⟧") == 3
@@ -194,6 +200,12 @@ def test_count_of_messages_is_no_system_part_of_a_longer_chat() -> None:
 def test_template_without_any_token_of_its_own_has_boundaries() -> None:
     assert show(WRITES_NO_MARKUP, [system("Be kind."), *CHAT]) == (
         "SYSTEM: BE KIND.\n⟦S⟧USER: KESTREL\n⟦M⟧ASSISTANT: PLOVER\n⟦M⟧USER: GODWIT\n⟦M⟧ASSISTANT:⟦G⟧"
+    )
+
+
+def test_white_space_trimmed_in_part_is_no_obstacle() -> None:
+    assert show(TRIMS_LINES_ONLY, [user("Kestrel \t\n\n")]) == (
+        "<|user|>Kestrel \t<|end|>⟦M⟧<|assistant|>⟦G⟧"
     )
 
 
@@ -243,6 +255,24 @@ def test_tokenizer_without_offsets_finds_the_same_boundaries(name: str) -> None:
     slow = render_chat(Slow(tokenizer), messages, tools=TOOLS)
     assert fast.boundaries == slow.boundaries
     assert fast.tokens.tolist() == slow.tokens.tolist()
+
+
+@pytest.mark.parametrize("name", ["drops_thoughts", "never_writes_thoughts", "plain"])
+def test_sentencepiece_tokenizer_has_boundaries_at_the_same_places(name: str) -> None:
+    messages = [system(), *CHAT[:1], assistant("", tool_calls=[call()]), tool("21 degrees")]
+    bytewise, piecewise = own(name), make_sentencepiece(own(name).chat_template)
+
+    def chars(tokenizer: Any) -> list[int]:
+        """Where boundaries lie in the text, by the tokenizer's own account."""
+        prompt = render_chat(tokenizer, messages, tools=TOOLS)
+        text = tokenizer.apply_chat_template(
+            messages, tools=TOOLS, add_generation_prompt=True, tokenize=False
+        )
+        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in offsets["offset_mapping"]]
+        return [ends[boundary.position - 1] for boundary in prompt.boundaries]
+
+    assert chars(piecewise) == chars(bytewise)
 
 
 def test_tokenizer_that_does_not_encode_its_text_gets_its_own_tokens() -> None:

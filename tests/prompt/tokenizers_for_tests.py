@@ -14,6 +14,7 @@ from tokenizers import (
     Tokenizer,
     decoders,
     models,
+    normalizers,
     pre_tokenizers,
     processors,
     trainers,
@@ -77,6 +78,25 @@ def make_tokenizer(
     if adds_bos:
         bos = (BOS, tokenizer.token_to_id(BOS))
         tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", None, [bos])
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS)
+    made.chat_template = template
+    return made
+
+
+def make_sentencepiece(template: str) -> Any:
+    """As `make_tokenizer`, in the manner of Llama 2: a space is a letter, and one is put before
+    the text and behind every added token."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    bytes_ = [f"<0x{value:02X}>" for value in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=["<unk>", *bytes_], show_progress=False
+    )
+    tokenizer.train_from_iterator(_CORPUS, trainer)
+    markup = sorted({BOS, EOS, *_MARKUP.findall(template)})
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in markup])
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS)
     made.chat_template = template
     return made

@@ -14,16 +14,13 @@ from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from keepwarm.prompt.endings import (
     Case,
     Ending,
-    SystemParts,
     actual_case,
     find_call_form,
     find_ending,
-    find_system_parts,
     find_user_header,
-    sample_system,
-    thinking_starts,
     usual_case,
 )
+from keepwarm.prompt.markup import thinking_starts
 from keepwarm.prompt.messages import (
     CallForm,
     Message,
@@ -33,6 +30,7 @@ from keepwarm.prompt.messages import (
     read_template_kwargs,
     read_tools,
 )
+from keepwarm.prompt.preamble import Part, SystemParts, find_system_parts, sample_system
 from keepwarm.prompt.sentinel import Found, Locator, space_behind, spaces_as_written
 from keepwarm.prompt.template import (
     Encoded,
@@ -167,12 +165,12 @@ class _Rendering:
 
     def _chars(self, text: str, found: Mapping[int, Found]) -> Iterator[tuple[int, BoundaryKind]]:
         """Where in `text` something ends; where two things end together, the first counts."""
-        system_ends = self._system_ends(text)
-        for char in system_ends:
-            yield char, BoundaryKind.SYSTEM
+        parts = self._system_parts(text)
+        for part in parts:
+            yield part.num_chars, part.kind
         last_leading = num_leading_system(self._messages) - 1
         for i, place in sorted(found.items()):
-            if i == last_leading and system_ends:
+            if i == last_leading and parts:
                 continue  # the system part ends with it
             for char in self._message_ends(text, i, place):
                 yield char, BoundaryKind.MESSAGE
@@ -205,22 +203,22 @@ class _Rendering:
         """What a user message begins with, seen behind an assistant's message."""
         return self._memory.recall(("header", self._key), lambda: find_user_header(self._short))
 
-    def _system_ends(self, text: str) -> list[int]:
-        """Where in `text` tools and system messages end."""
+    def _system_parts(self, text: str) -> list[Part]:
+        """The parts made of tools and system messages that `text` begins with."""
         leading = self._messages[: num_leading_system(self._messages)]
 
         def learn() -> SystemParts:
             return find_system_parts(self._template, leading, self._user_header())
 
         key = ("system", self._key, digest(as_text([leading, self._template.tools])))
-        parts = self._memory.recall(key, learn)
-        ends = parts.ends_in(text)
-        if ends and len(ends) == len(parts.ends):
-            return ends
-        if sample_system(self._template, leading) == parts.sample:
-            return ends
+        known = self._memory.recall(key, learn)
+        begun = known.begun_by(text)
+        if any(part.kind is BoundaryKind.SYSTEM for part in begun):
+            return begun
+        if sample_system(self._template, leading) == known.sample:
+            return begun
         # The template writes another date by now.
-        return self._memory.learn_anew(key, learn).ends_in(text)
+        return self._memory.learn_anew(key, learn).begun_by(text)
 
     def _prompt_head_end(self, text: str, last_char: int) -> int:
         """Where the generation prompt ends, without its thinking tail."""

@@ -253,5 +253,7 @@ def _marked_last_string(value: Any, mark: str) -> Any:
 
 
 def spaces_as_written(space: str) -> tuple[str, ...]:
-    """The ways a template may write white space: as it is, inside JSON, or not at all."""
-    return tuple(dict.fromkeys((space, json.dumps(space)[1:-1], "")))
+    """The ways a template may write white space at the end of a text: as it is, inside JSON, or
+    trimmed."""
+    trimmed = (space[:length] for length in range(len(space) - 1, -1, -1))
+    return tuple(dict.fromkeys((space, json.dumps(space)[1:-1], *trimmed)))
