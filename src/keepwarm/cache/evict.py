@@ -248,9 +248,9 @@ class Evictor:
 
     def _release(self, node: Node, spans: Sequence[Span]) -> None:
         """Let go of spans that were on or right below `node`. Mutates blocks and ledger."""
-        for span in spans:
-            block = span.block
-            block.num_spans -= 1
+        for span in spans:  # all of them before a block is cut: several may be parts of one
+            span.block.num_spans -= 1
+        for block in dict.fromkeys(span.block for span in spans):
             if not block.num_spans:
                 self.ledger.remove(rows_bytes=block.nbytes)
             else:

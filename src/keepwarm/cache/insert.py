@@ -54,11 +54,10 @@ class Insertion:
         base.pins += 1  # or making room could drop the very path that is extended
         try:
             missing = self._missing(base)
-            if not self._evictor.make_room(missing.nbytes, spaces, now):
-                return None, Inserted(self._position, nbytes=missing.nbytes)
-            missing = self._missing(base)  # windows on the path may have gone to make room
-            if not self._evictor.fits(missing.nbytes):
-                return None, Inserted(self._position, nbytes=missing.nbytes)
+            while not self._evictor.fits(missing.nbytes):
+                if not self._evictor.make_room(missing.nbytes, spaces, now):
+                    return None, Inserted(self._position, nbytes=missing.nbytes)
+                missing = self._missing(base)  # windows on the path may have gone to make room
             blocks = [self._blocks(group, rows) for group, rows in enumerate(missing.rows)]
             checkpoint = self._checkpoint(missing, kind, now)
             wait_s = self._settle(blocks, checkpoint)
