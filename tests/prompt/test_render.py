@@ -240,6 +240,13 @@ class TestRefusal:
         with pytest.raises(RenderError, match="template"):
             render_chat(make_tokenizer(None), [user("Hi")])
 
+    def test_half_a_character_is_bad_input(self) -> None:
+        """An emoji that a client cut in two arrives as a lone surrogate."""
+        with pytest.raises(BadInput, match="half of a character"):
+            render_chat(own("plain"), [user("Hi \ud83d")])
+        with pytest.raises(BadInput, match="half of a character"):
+            render_text(own("plain"), "Hi \ud83d")
+
     @pytest.mark.parametrize("reserved", ["tokenize", "messages", "chat_template", "tools"])
     def test_template_arguments_cannot_take_over_the_rendering(self, reserved: str) -> None:
         with pytest.raises(BadInput, match=reserved):
@@ -307,6 +314,10 @@ class TestText:
         for text in ("Once", BOS + "Once"):
             assert render_text(tokenizer, text).tokens.tolist().count(bos) == 1
             assert render_text(tokenizer, text).tokens[0] == bos
+
+    def test_what_is_not_text_is_bad_input(self) -> None:
+        with pytest.raises(BadInput, match="int"):
+            render_text(make_tokenizer(None), 5)  # type: ignore[arg-type]
 
     def test_empty_text_is_bad_input(self) -> None:
         with pytest.raises(BadInput):

@@ -21,7 +21,7 @@ from keepwarm.prompt.markup import (
 )
 from keepwarm.prompt.messages import CallForm, Message, in_form, num_leading_system
 from keepwarm.prompt.sentinel import marked, unused_mark
-from keepwarm.prompt.template import Template, Tokenizer, as_text
+from keepwarm.prompt.template import Template, Tokenizer
 
 # The ways a conversation goes on with another message; a turn is an answer and a question.
 _NEXT = ("user", "assistant", "turn", "tool")
@@ -47,7 +47,7 @@ class Case:
     spot: str
 
     def text(self) -> str:
-        return as_text([self.context, self.message, self.spot])
+        return repr((self.context, self.message, self.spot))
 
 
 def usual_case(message: Message, spot: str, form: CallForm) -> Case | None:

@@ -36,7 +36,7 @@ from keepwarm.prompt.template import (
     Encoded,
     Template,
     Tokenizer,
-    as_text,
+    check_unicode,
     digest,
     encode,
     encodes_plainly,
@@ -69,6 +69,7 @@ def render_chat(
 def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
     """A plain completion: `text` as the tokenizer encodes it, without boundaries. A beginning token
     already written out is not added again. Raises BadInput where no token is left."""
+    check_unicode(text)
     bos: str | None = getattr(tokenizer, "bos_token", None)
     has_bos = bos is not None and text.startswith(bos)
     return Prompt(tokenizer.encode(text, add_special_tokens=not has_bos))
@@ -210,7 +211,7 @@ class _Rendering:
         def learn() -> SystemParts:
             return find_system_parts(self._template, leading, self._user_header())
 
-        key = ("system", self._key, digest(as_text([leading, self._template.tools])))
+        key = ("system", self._key, digest(repr((leading, self._template.tools))))
         known = self._memory.recall(key, learn)
         begun = known.begun_by(text)
         if any(part.kind is BoundaryKind.SYSTEM for part in begun):

@@ -4,13 +4,12 @@ Both ask the tokenizer and keep nothing. No mlx; any thread."""
 from __future__ import annotations
 
 import hashlib
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from keepwarm.errors import RenderError
+from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.messages import Message
 
 
@@ -55,7 +54,7 @@ class Template:
         # mlx-lm's wrapper may hold a renderer of its own in place of the tokenizer's template.
         renderer = getattr(self.tokenizer, "_chat_template", None)
         template = getattr(self.tokenizer, "chat_template", None)
-        return digest(as_text([template, repr(renderer), self.kwargs]))
+        return digest(repr((template, renderer, self.kwargs)))
 
     def _apply(self, messages: Sequence[Message], **asked: Any) -> Any:
         # Renderers written in Python take no argument they do not know.
@@ -80,12 +79,24 @@ class Encoded(Protocol):
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Encoded:
-    """`text` as `apply_chat_template` would tokenize it: special tokens are read, none is added."""
+    """`text` as `apply_chat_template` would tokenize it: special tokens are read, none is added.
+    Raises BadInput for text that is not Unicode."""
     # The wrapper forwards names, not calls; the tokenizer inside takes the call.
     callee: Any = tokenizer if callable(tokenizer) else getattr(tokenizer, "_tokenizer", None)
+    check_unicode(text)
     if not callable(callee) or not getattr(callee, "is_fast", False):
         return _PrefixEncoded(tokenizer, text)
     return _OffsetEncoded(text, callee(text, add_special_tokens=False, verbose=False))
+
+
+def check_unicode(text: object) -> None:
+    """Raises BadInput for half of a character: JSON can carry one, and no tokenizer takes it."""
+    if not isinstance(text, str):
+        raise BadInput(f"text must be a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"the text holds half of a character at {error.start}") from error
 
 
 def encodes_plainly(tokenizer: Tokenizer) -> bool:
@@ -93,11 +104,6 @@ def encodes_plainly(tokenizer: Tokenizer) -> bool:
     inner = tokenizer if callable(tokenizer) else getattr(tokenizer, "_tokenizer", tokenizer)
     applied = getattr(type(inner), "apply_chat_template", None)
     return getattr(applied, "__module__", "").startswith("transformers.")
-
-
-def as_text(value: object) -> str:
-    """A value of JSON's kinds, and anything with a useful `repr`, as text."""
-    return json.dumps(value, sort_keys=True, default=repr)
 
 
 def digest(text: str) -> bytes:
