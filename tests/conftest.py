@@ -36,14 +36,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_configure() -> None:
-    name = os.environ.get("KEEPWARM_TEST_DEVICE")
-    if name is None:
-        return
-    if name not in ("cpu", "gpu"):
-        raise pytest.UsageError(f"KEEPWARM_TEST_DEVICE is cpu or gpu, not {name!r}")
     import mlx.core as mx
 
+    name = os.environ.get("KEEPWARM_TEST_DEVICE")
+    if name not in (None, "cpu", "gpu"):
+        raise pytest.UsageError(f"KEEPWARM_TEST_DEVICE is cpu or gpu, not {name!r}")
     try:
-        mx.set_default_device(mx.cpu if name == "cpu" else mx.gpu)
+        if name is not None:
+            mx.set_default_device(mx.cpu if name == "cpu" else mx.gpu)
     except ValueError as error:
         raise pytest.UsageError(f"KEEPWARM_TEST_DEVICE={name}: {error}") from error
+    if mx.default_device() == mx.cpu:
+        # There, mlx starts a C++ compiler for every new shape of a compiled function.
+        mx.disable_compile()

@@ -202,7 +202,7 @@ class _Request:
             finish_reason=self._finish_reason,
             prompt_tokens=len(self._prompt),
             cached_tokens=prefill.cached_len,
-            reason=prefill.match.reason,
+            reason=prefill.reason,
             timings=prefill.timings,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pkgutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -97,14 +96,6 @@ def label(name: str) -> str:
 
 
 every_architecture = pytest.mark.parametrize("name", ARCHITECTURES, ids=label)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def uncompiled() -> Iterator[None]:
-    """On the CPU mlx calls a C++ compiler for each new shape: minutes, the first time around."""
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
 
 
 @every_architecture

@@ -6,11 +6,12 @@ Runs on the thread that owns the arrays.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 
-from keepwarm.cache.explain import Inserted, Match
+from keepwarm.cache.explain import Inserted, Match, Reason
 from keepwarm.cache.live import Live
 from keepwarm.cache.placement import Stop, StopKind
 from keepwarm.cache.store import Pin, PrefixCache
@@ -69,14 +70,15 @@ class Prefill:
         self.timings.prefill_s += done.wait_s
         return done
 
-    def _stops(self) -> list[Stop]:
-        # A restore that failed leaves the caches at the start: then all stops are ahead.
-        return [s for s in self._cache.stops(self._found()) if s.position > self.live.position]
+    @property
+    def reason(self) -> Reason:
+        """Why as much came from the cache as did."""
+        is_as_found = self.cached_len == self.match.cached_len
+        return self.match.reason if is_as_found else Reason.FAULT
 
-    def _found(self) -> Match:
-        if self.live.position == self.match.cached_len:
-            return self.match
-        return self._cache.match(self.prompt, namespace=self._namespace, limit=0)
+    def _stops(self) -> list[Stop]:
+        # From where the caches really stand: a restore that fails leaves them at the start.
+        return self._cache.stops(replace(self.match, cached_len=self.cached_len))
 
     def _step(self, stop: Stop) -> None:
         start, before = self.live.position, self.timings.prefill_s
