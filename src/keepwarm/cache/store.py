@@ -213,6 +213,7 @@ class PrefixCache:
             live = self._restore(match, match.node, reserve)
         except Exception as error:
             self._fault("restore", error)
+            self._counts["cached_tokens"] -= match.cached_len
             self._forget(match)
             return self.fresh()
         self._touch(match.node, match.cached_len)
