@@ -178,3 +178,29 @@ def test_bad_input_is_named_before_anything_runs() -> None:
     with pytest.raises(BadInput):
         session.complete("")
     assert session.cache.stats().prompt_tokens == 0
+
+
+CALL = {
+    "id": "call1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+}
+CALLED = "\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("said", "decoded", "is_kept"),
+    [({"content": "", "tool_calls": [CALL]}, CALLED, True), ({"content": "Sunny"}, "Sunny", False)],
+    ids=["tool call", "answer"],
+)
+def test_reply_is_stored_only_where_the_next_turn_repeats_it(
+    said: dict[str, Any], decoded: str, is_kept: bool
+) -> None:
+    """This template keeps thoughts within a tool loop and drops them when a question follows."""
+    session = session_with(HYBRID)
+    session.messages.append({"role": "user", "content": "What is the weather?"})
+    asked = session._render(session.messages)
+    session.messages.append({"role": "assistant", "reasoning_content": "Paris", **said})
+    reply = f"Paris\n</think>\n\n{decoded}<|im_end|>"
+    read = asked.extended(session.tokenizer.encode(reply, add_special_tokens=False))
+    assert session._is_append_only(read) is is_kept

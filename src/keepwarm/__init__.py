@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from keepwarm.model.caches import cache_maker as cache_maker
     from keepwarm.prompt.boundaries import Boundary as Boundary
     from keepwarm.prompt.boundaries import Prompt as Prompt
+    from keepwarm.prompt.render import render_chat as render_chat
+    from keepwarm.prompt.render import render_text as render_text
     from keepwarm.session import Sampling as Sampling
     from keepwarm.session import Session as Session
 
@@ -29,6 +31,8 @@ _HOMES = {
     "Session": "keepwarm.session",
     "cache_maker": "keepwarm.model.caches",
     "load": "mlx_lm",
+    "render_chat": "keepwarm.prompt.render",
+    "render_text": "keepwarm.prompt.render",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

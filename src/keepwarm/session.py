@@ -109,9 +109,8 @@ class Session:
 
     def _is_append_only(self, read: Prompt) -> bool:
         """Whether the next turn will begin with the very tokens that were read."""
-        probe = [*self.messages, {"role": "user", "content": "."}]
         try:
-            upcoming = self._render(probe).tokens
+            upcoming = self._render([*self.messages, *_next_messages(self.messages)]).tokens
         except RenderError:
             return True  # nobody can tell; the state may turn out useful
         return bool(len(upcoming) >= len(read) and (upcoming[: len(read)] == read.tokens).all())
@@ -216,6 +215,23 @@ class _Request:
         # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
         if can_cut or self._said is None or self._session._is_append_only(read):
             prefill.insert(read, StopKind.REPLY)
+
+
+def _next_messages(messages: Sequence[Message]) -> list[Message]:
+    """What may come next: results after tool calls, within which thoughts are often kept, and
+    a question otherwise."""
+    calls = (messages[-1].get("tool_calls") or ()) if messages else ()
+    if not calls:
+        return [{"role": "user", "content": "."}]
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "name": call["function"]["name"],
+            "content": ".",
+        }
+        for call in calls
+    ]
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:
