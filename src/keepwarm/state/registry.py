@@ -88,6 +88,8 @@ class Layout:
     def of(cls, caches: Sequence[Any]) -> Layout:
         """The layout of a model's live caches. Raises CacheFault when one cannot be stored."""
         leaves = flattened(caches)
+        if not leaves:
+            raise CacheFault("there are no caches that could be stored")
         states = tuple(state_of(leaf) for leaf in leaves)
         return cls(
             shapes=shape_of(caches),
