@@ -52,7 +52,7 @@ class Evictor:
 
     def fits(self, nbytes: int) -> bool:
         """Whether that much can be added now."""
-        return nbytes + self._scratch_bytes <= self.ledger.free_bytes
+        return not nbytes or nbytes + self._scratch_bytes <= self.ledger.free_bytes
 
     def expect(self, block: Block) -> None:
         """A block is about to be stored, and may have to be cut one day. Mutates."""
@@ -102,7 +102,7 @@ class Evictor:
             if victim.above is not None and id(victim.above) in dropped:
                 continue
             dropped.add(id(victim.node))
-            if victim.is_leaf:
+            if victim.is_leaf or not victim.node.children:  # those went meanwhile
                 self._counts["evicted_leaves"] += 1
                 self._drop_leaf(victim.space, victim.node)
             else:
@@ -185,7 +185,7 @@ class Evictor:
             parent = self._take_off(space, node)
             if parent.is_root or parent.pins or parent.checkpoint is not None:
                 return
-            if parent.children or space.can_cut:
+            if parent.children or (space.can_cut and any(parent.spans)):
                 break
             node = parent
         if len(parent.children) == 1:
@@ -291,7 +291,12 @@ def _span_bytes(node: Node) -> int:
 def _leaf_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
     candidate = _checkpoint_candidate(space, node, above)
     nbytes = _span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
-    candidate = replace(candidate, handle=Victim(space, node, above, is_leaf=True), nbytes=nbytes)
+    candidate = replace(
+        candidate,
+        handle=Victim(space, node, above, is_leaf=True),
+        nbytes=nbytes,
+        last_used=max(node.last_used, candidate.last_used),
+    )
     if space.can_cut:
         return replace(candidate, position=node.end, fallback=node.start)
     return candidate
@@ -308,7 +313,8 @@ def _checkpoint_candidate(space: Space, node: Node, above: Node | None) -> Candi
         fallback=fallback,
         kind=StopKind(checkpoint.kind) if checkpoint else None,
         created=checkpoint.created if checkpoint else node.last_used,
-        last_used=max(node.last_used, checkpoint.last_used) if checkpoint else node.last_used,
+        # Not the node's: a hit further down took its rows, but not its snapshots.
+        last_used=checkpoint.last_used if checkpoint else node.last_used,
         hits=checkpoint.hits if checkpoint else node.hits,
     )
 
