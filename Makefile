@@ -15,6 +15,8 @@ endif
 comma := ,
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# mlx computes small models on one core, so each core gets tests of its own.
+PARALLEL := -n auto --dist worksteal
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
@@ -28,7 +30,7 @@ help: ## List the targets
 setup: $(STAMP) ## Make .venv with everything the other targets need
 
 test: $(STAMP) ## Run the tests, all but slow, stress, fuzz and gpu
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(ARGS)
 
 check: $(STAMP) ## Check style, format, types and import rules
 	$(BIN)/ruff check .
@@ -41,7 +43,7 @@ format: $(STAMP) ## Sort imports, apply safe fixes, format
 	$(BIN)/ruff format .
 
 slow: $(STAMP) ## Run the tests that take long
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) $(PARALLEL) -m slow $(ARGS)
 
 stress: $(STAMP) ## Run long random tests against the naive twins; new examples every time
 	HYPOTHESIS_PROFILE=long $(PYTEST) -m stress $(ARGS)
