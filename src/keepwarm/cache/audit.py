@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keepwarm.cache.blocks import held, nbytes_of
+from keepwarm.cache.blocks import has_rows, held, nbytes_of
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.tree import Block, Node
@@ -27,6 +27,7 @@ def audit(spaces: Sequence[Space], ledger: Ledger) -> None:
             _check_digests(space)
     for block, num_spans in uses.items():
         _expect(block.num_spans == num_spans, f"{num_spans} spans use a block that says otherwise")
+        _expect(has_rows(block), "a block of other rows than it says")
         _expect(nbytes_of(block.arrays) == block.nbytes, "a block weighs something else")
     rows_bytes = sum(block.nbytes for block in uses)
     _expect(rows_bytes == ledger.rows_bytes, f"{rows_bytes} bytes of rows, not as in the ledger")

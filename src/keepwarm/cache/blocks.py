@@ -15,7 +15,7 @@ import mlx.core as mx
 from keepwarm.cache.intervals import Interval, merged, subtracted
 from keepwarm.cache.tree import Block, Span
 from keepwarm.errors import CacheFault
-from keepwarm.state.base import Arrays, Rows, Snapshot, owned
+from keepwarm.state.base import TOKEN_AXIS, Arrays, Rows, Snapshot, owned
 from keepwarm.state.registry import Group, Layout, rows_of
 
 BlockArrays = dict[int, Arrays]  # by leaf
@@ -84,6 +84,12 @@ class Capture:
         wait_s = time.perf_counter() - start
         mx.eval(copies)
         return wait_s
+
+
+def has_rows(block: Block) -> bool:
+    """Whether all of its arrays have as many rows as it says."""
+    found = {a.shape[TOKEN_AXIS] for leaf in block.arrays.values() for a in leaf}
+    return found <= {block.hi - block.lo}
 
 
 def nbytes_of(arrays: BlockArrays) -> int:
