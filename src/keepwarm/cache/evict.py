@@ -168,9 +168,17 @@ class Evictor:
     # Dropping
 
     def drop_all(self, space: Space) -> None:
-        """Drop all of a space, pinned or not: live caches are copies and go on."""
-        for node in list(space.tree.root.children.values()):
-            self.drop_below(space, node)
+        """Drop all of a space, pinned or not: live caches are copies and go on.
+
+        Cuts no block, so that it works when nothing else does.
+        """
+        nodes = list(space.tree.nodes())
+        blocks = {span.block for node in nodes for spans in node.spans for span in spans}
+        self.ledger.remove(rows_bytes=sum(block.nbytes for block in blocks))
+        for node in nodes:
+            self._drop_checkpoint_bytes(node)
+        space.tree.root.children.clear()
+        self.version += 1
 
     def drop_below(self, space: Space, node: Node) -> None:
         """Drop a node and everything below it, pinned or not."""

@@ -36,6 +36,10 @@ class Ledger:
         self.snapshot_bytes += snapshot_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
+    def clear(self) -> None:
+        """Nothing is held any more. Mutates."""
+        self.rows_bytes = self.snapshot_bytes = 0
+
     def remove(self, *, rows_bytes: int = 0, snapshot_bytes: int = 0) -> None:
         """Mutates."""
         self.rows_bytes -= rows_bytes

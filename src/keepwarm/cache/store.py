@@ -229,7 +229,7 @@ class PrefixCache:
             wanted = group.state.needs(position)
             for leaf in group.leaves:
                 state = layout.row_state(leaf)
-                if not spans or leaf not in spans[0].block.arrays:
+                if spans and leaf not in spans[0].block.arrays:
                     leaves[leaf] = state.fresh()  # the model never fills it
                     continue
                 rows = pieces_of(spans, leaf, wanted)
@@ -337,8 +337,13 @@ class PrefixCache:
     def _forget(self, match: Match) -> None:
         """Drop what could not be restored, so that it is not tried again."""
         space, node = self._spaces.get(match.namespace), match.node
-        if space is not None and node is not None:
+        if space is None or node is None:
+            return
+        try:
             self._evictor.drop_below(space, node)
+        except Exception as error:
+            self._fault("forget", error)
+            self.clear()
 
     def clear(self, namespace: str | None = None) -> None:
         """Drop everything, or everything of one namespace. Running requests go on."""
@@ -346,6 +351,8 @@ class PrefixCache:
             space = self._spaces.pop(name, None)
             if space is not None:
                 self._evictor.drop_all(space)
+        if not self._spaces:
+            self.ledger.clear()  # whatever state a fault left it in
 
     def evict_to(self, held_bytes: int) -> None:
         """Evict by the policy until at most `held_bytes` are held, or all the rest is pinned."""
