@@ -173,6 +173,19 @@ def test_rows_that_lead_to_no_checkpoint_go_with_the_last_one() -> None:
     cache.check()
 
 
+def test_place_that_holds_nothing_any_more_goes_first() -> None:
+    """It weighs nothing, which must not make it worth keeping for ever."""
+    cache = cache_for("window_keep")
+    store_at(cache, KEEPING, [1] * 9, [8])
+    store_at(cache, KEEPING, [2] * 9, [8])
+    empty = cache._spaces[""].tree.walk(cache.placement.keys(Prompt([1]))).path[0]
+    cache._evictor._drop_checkpoint(cache._spaces[""], empty)
+    assert not any(empty.spans)
+    cache.evict_to(cache.ledger.held_bytes - 1)
+    assert cache.stats().num_nodes == 0
+    cache.check()
+
+
 def test_block_that_two_branches_share_is_cut_when_one_goes() -> None:
     toy, cache = TOYS["rows"], cache_for("rows", policy="fifo", placement=Placement(30, 60))
     store_at(cache, toy, TOKENS, [40])

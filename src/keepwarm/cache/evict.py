@@ -305,7 +305,7 @@ def _leaf_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
         nbytes=nbytes,
         last_used=max(node.last_used, candidate.last_used),
     )
-    if space.can_cut:
+    if space.can_cut and any(node.spans):
         return replace(candidate, position=node.end, fallback=node.start)
     return candidate
 
