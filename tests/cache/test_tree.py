@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from keepwarm.cache.tree import (
     Block,
@@ -177,12 +183,13 @@ class TreeMachine(RuleBasedStateMachine):
             assert parent.children[node.label[:WIDTH]] is node
 
 
-TestTree = TreeMachine.TestCase
+def test_tree_agrees_with_its_twin() -> None:
+    run_state_machine_as_test(TreeMachine)
 
 
 @pytest.mark.stress
-class TestTreeForLong(TreeMachine.TestCase):
-    """The same, with the examples of `make stress`."""
+def test_tree_agrees_with_its_twin_for_long() -> None:
+    run_state_machine_as_test(TreeMachine)
 
 
 @given(

@@ -98,7 +98,9 @@ def _recur(cache: ArraysCache, hashes: Hashes, salt: int, dtype: mx.Dtype) -> Fe
     if last:
         state = np.zeros(4, np.float32) if cache[last] is None else _floats(cache[last])
         for row in rows:
-            state = _floats(mx.array(np.float32(0.75) * state + row)[None].astype(dtype))
+            state = np.float32(0.75) * state + row
+            if dtype != mx.float32:
+                state = _floats(mx.array(state)[None].astype(dtype))
         cache[last] = mx.array(state)[None].astype(dtype)
     cache[0] = mx.array(np.concatenate([tail, rows])[-2:])[None].astype(dtype)
     return [entry for entry in cache.cache if entry is not None]

@@ -19,7 +19,7 @@ LEAVES = st.sampled_from(
 )
 # Makers, nested: a list stands for a CacheList.
 CACHES = st.lists(
-    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3), max_leaves=6),
+    st.recursive(LEAVES, lambda inner: st.lists(inner, min_size=1, max_size=3), max_leaves=6),
     min_size=1,
     max_size=4,
 )
