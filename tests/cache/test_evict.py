@@ -10,6 +10,7 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Prompt
 from tests.cache.stores import ROW_BYTES, cache_for, checkpoints, node_at
 from tests.cache.toy import SMALL, TOYS, Toy, live_at, messages, prefill, store_at
+from tests.state.memory import active_bytes
 
 TOKENS = list(range(40))
 KEEPING = TOYS["window_keep"]  # one window of 6 rows, of which the first 2 are kept
@@ -196,6 +197,28 @@ def test_block_that_two_branches_share_is_cut_when_one_goes() -> None:
     assert cache.ledger.rows_bytes == 11 * 2 * ROW_BYTES
     assert hit(cache, [*TOKENS[:10], 99, 99]) == 11
     cache.check()
+
+
+@pytest.mark.parametrize("act", ["evict", "clear"])
+@EVERY_TOY
+def test_match_or_pin_that_is_kept_keeps_no_memory_alive(toy: Toy, act: str) -> None:
+    cache = cache_for(toy.name, placement=Placement(3, 60))
+    before = active_bytes()
+    store_at(cache, toy, TOKENS, [10, 20, 30])
+    matches = [cache.match(Prompt(TOKENS), limit=end) for end in (10, 20, 30)]
+    pins = [cache.pin(match) for match in matches[::2]]
+    cache._evictor._drop_checkpoint(cache._spaces[""], node_at(cache, 20))  # joins two edges
+    if act == "evict":
+        for pin in pins:
+            pin.release()
+        cache.evict_to(0)
+    else:
+        cache.clear()
+    assert cache.ledger.held_bytes == 0
+    assert active_bytes() == before
+    assert [cache.restore(match).position for match in matches] == [0, 0, 0]
+    for pin in pins:
+        pin.release()
 
 
 # Windows

@@ -177,6 +177,7 @@ class Evictor:
         self.ledger.remove(rows_bytes=sum(block.nbytes for block in blocks))
         for node in nodes:
             self._drop_checkpoint_bytes(node)
+            node.let_go()
         space.tree.root.children.clear()
         self.version += 1
 
@@ -208,6 +209,7 @@ class Evictor:
         self.version += 1
         for spans in leaf.spans:
             self._release(parent, spans)
+        leaf.let_go()
         self._collect_windows(space, parent, leaf.end)
         return parent
 

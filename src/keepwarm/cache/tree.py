@@ -122,6 +122,10 @@ class Node:
             node = node.parent
         return nodes[::-1]
 
+    def let_go(self) -> None:
+        """Off the tree it holds nothing, whoever still knows the node. Mutates."""
+        self.spans, self.checkpoint = (), None
+
     def __repr__(self) -> str:
         mark = "*" if self.checkpoint else ""
         return f"Node({self.start}..{self.end}{mark}, {len(self.children)} children)"
@@ -202,6 +206,7 @@ class Tree:
         node.spans = tuple(
             join_spans(above, below) for above, below in zip(upper.spans, node.spans, strict=True)
         )
+        upper.let_go()
 
     def remove(self, node: Node) -> None:
         """Take a leaf off the tree. Mutates; the node's spans are the caller's to release."""
