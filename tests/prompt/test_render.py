@@ -128,6 +128,10 @@ class TestThinking:
         assert prompt.boundaries[-1].kind is BoundaryKind.GENERATION
         assert prompt.boundaries[-1].position == len(prompt)
 
+    def test_tail_begins_with_its_tag_even_where_the_past_keeps_thoughts(self) -> None:
+        text = show("keeps_thoughts", [user("Hi")])
+        assert text.endswith("⟦M⟧<|open|>assistant<|sep|>⟦G⟧<think>")
+
     def test_tail_begins_where_the_past_is_written_differently(self) -> None:
         """Without a tag to go by, as in models that begin with `Here is my reasoning:`."""
         template = (

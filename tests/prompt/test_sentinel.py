@@ -114,6 +114,7 @@ def test_messages_that_cannot_be_marked_do_not_hide_the_others() -> None:
     messages = [user(f"question {i}") if i % 5 else tool("21") for i in range(30)]
     _, found, _ = locate(template, messages)
     assert set(found) == {i for i in range(30) if i % 5}
+    assert {place.spot for place in found.values()} == {"content"}
 
 
 def test_looking_for_unmarkable_messages_is_given_up_at_the_same_message() -> None:
