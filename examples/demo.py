@@ -42,7 +42,7 @@ def main() -> None:
     cache = PrefixCache(model, placement=Placement(min_span=64, prefill_step=512))
     session = Session(model, tokenizer, cache=cache, system=SYSTEM)
     assert cache.layout is not None
-    print(f"a hybrid of {cache.layout.summary()} layers, random weights\n")
+    print(f"a hybrid with random weights; its layers are kept as {cache.layout.summary()}\n")
     print(f"{'turn':<28}{'prompt':>8}{'cached':>8}{'read':>6}{'first token':>14}  why")
     for text in TURNS:
         show(text, session)

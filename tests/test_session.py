@@ -204,3 +204,19 @@ def test_reply_is_stored_only_where_the_next_turn_repeats_it(
     reply = f"Paris\n</think>\n\n{decoded}<|im_end|>"
     read = asked.extended(session.tokenizer.encode(reply, add_special_tokens=False))
     assert session._is_append_only(read) is is_kept
+
+
+def test_stream_closed_in_a_tool_loop_without_ids_raises_nothing() -> None:
+    session = session_with(HYBRID)
+    call = {"type": "function", "function": CALL["function"]}
+    session.messages += [
+        {"role": "user", "content": "What is the weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    stream = session.chat({"role": "tool", "content": "Sunny"}, max_tokens=9)
+    for event in stream:
+        if isinstance(event, Delta):
+            break
+    stream.close()
+    session.cache.check()
+    assert session.chat({"role": "tool", "content": "Sunny"}, max_tokens=2).result.tokens

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keepwarm.cache.store import PrefixCache as PrefixCache
     from keepwarm.model.caches import cache_maker as cache_maker
     from keepwarm.prompt.boundaries import Boundary as Boundary
+    from keepwarm.prompt.boundaries import BoundaryKind as BoundaryKind
     from keepwarm.prompt.boundaries import Prompt as Prompt
     from keepwarm.prompt.render import render_chat as render_chat
     from keepwarm.prompt.render import render_text as render_text
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Boundary": "keepwarm.prompt.boundaries",
+    "BoundaryKind": "keepwarm.prompt.boundaries",
     "Placement": "keepwarm.cache.placement",
     "PrefixCache": "keepwarm.cache.store",
     "Prompt": "keepwarm.prompt.boundaries",

@@ -144,7 +144,9 @@ class _Request:
             try:
                 yield from self._decode(prefill, max_tokens, sampling, began)
             except GeneratorExit:
-                self._store(prefill)
+                # Half a reply is no part of any next prompt; its rows may be.
+                if self._can_cut:
+                    self._store(prefill)
                 raise
             yield Done(result=self._finish(prefill))
 
@@ -193,7 +195,9 @@ class _Request:
         )
         if self._said is not None:
             session.messages += [*self._said, reply.as_message()]
-        self._store(prefill)
+        # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
+        if self._can_cut or self._said is None or session._is_append_only(self._read):
+            self._store(prefill)
         return Result(
             text=self._text,
             reply=reply,
@@ -205,16 +209,20 @@ class _Request:
             timings=prefill.timings,
         )
 
+    @property
+    def _can_cut(self) -> bool:
+        layout = self._session.cache.layout
+        return layout is not None and layout.can_cut
+
+    @property
+    def _read(self) -> Prompt:
+        """All that the model has read: the prompt and the reply."""
+        return self._prompt.extended(self._tokens)
+
     def _store(self, prefill: Prefill) -> None:
         """Keep the reply's state where the next turn can start from it."""
-        cache = self._session.cache
-        if cache.exact or not self._tokens:
-            return
-        read = self._prompt.extended(self._tokens)
-        can_cut = cache.layout is not None and cache.layout.can_cut
-        # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
-        if can_cut or self._said is None or self._session._is_append_only(read):
-            prefill.insert(read, StopKind.REPLY)
+        if self._tokens and not self._session.cache.exact:
+            prefill.insert(self._read, StopKind.REPLY)
 
 
 def _next_messages(messages: Sequence[Message]) -> list[Message]:
@@ -226,8 +234,8 @@ def _next_messages(messages: Sequence[Message]) -> list[Message]:
     return [
         {
             "role": "tool",
-            "tool_call_id": call["id"],
-            "name": call["function"]["name"],
+            "tool_call_id": call.get("id", ""),
+            "name": call.get("function", {}).get("name", ""),
             "content": ".",
         }
         for call in calls

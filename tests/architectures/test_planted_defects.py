@@ -14,6 +14,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from keepwarm.cache import blocks, insert
 from keepwarm.cache.live import Live
+from keepwarm.cache.placement import Placement, Stop
 from keepwarm.cache.store import PrefixCache
 from keepwarm.cache.tree import Checkpoint
 from keepwarm.errors import Corrupt
@@ -131,6 +132,15 @@ def stale_snapshot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks.Capture, "snapshots", previous)
 
 
+def other_chunks_after_a_hit(patch: pytest.MonkeyPatch) -> None:
+    stops = Placement.exact_stops
+
+    def to_the_end(self: Placement, prompt: Prompt, start: int) -> list[Stop]:
+        return stops(self, prompt, start)[-1:] if start else stops(self, prompt, start)
+
+    patch.setattr(Placement, "exact_stops", to_the_end)
+
+
 CASES: list[tuple[Plant, Callable[[], None]]] = [
     (wrong_offset, exact_on("qwen3")),
     (wrong_checkpoint, exact_on("qwen3_5")),
@@ -140,6 +150,7 @@ CASES: list[tuple[Plant, Callable[[], None]]] = [
     (lost_none, prove_none_stays_none),
     (views_instead_of_copies, prove_ledger_is_what_is_held),
     (stale_snapshot, exact_on("mamba2")),
+    (other_chunks_after_a_hit, exact_on("qwen3_5")),
 ]
 
 

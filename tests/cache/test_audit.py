@@ -54,8 +54,8 @@ def file_elsewhere(node: Node) -> None:
     node.parent.children[b"else"] = node.parent.children.pop(node.label[:4])
 
 
-def release_too_often(node: Node) -> None:
-    node.pins = -1
+def pin_beyond_the_end(node: Node) -> None:
+    node.holds.append(node.end + 1)
 
 
 def misplace_rows(node: Node) -> None:
@@ -128,7 +128,7 @@ DEFECTS: dict[Callable[[Node], None], str] = {
     move_start: "does not follow its parent",
     empty_label: "has no tokens",
     file_elsewhere: "is filed elsewhere",
-    release_too_often: "released more often than held",
+    pin_beyond_the_end: "released more often than held",
     misplace_rows: "rows out of place",
     lose_rows: "rows gone",
     move_origin: "a block before its origin",

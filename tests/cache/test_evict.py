@@ -117,7 +117,7 @@ def test_budget_is_never_passed_and_used_well(toy: Toy) -> None:
 
 def test_place_that_is_stored_already_needs_no_room() -> None:
     """However full the cache is, and whatever cutting a block could need for a moment."""
-    toy, cache = TOYS["rows"], cache_for("rows", budget_bytes=8 * 2 * ROW_BYTES)
+    toy, cache = TOYS["rows"], cache_for("rows", budget_bytes=8 * 3 * ROW_BYTES)
     prompt = Prompt(TOKENS[:8])
     live = live_at(toy, prompt, 8)
     assert cache.insert(prompt, live).is_stored

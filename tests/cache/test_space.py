@@ -87,7 +87,8 @@ def test_needed_rows_are_those_that_a_checkpoint_at_or_below_takes(
                 for row in range(lo, hi)
                 if node.start <= row < node.end
             }
-            found = {r for lo, hi in space.needed_rows(node, index) for r in range(lo, hi)}
+            edge = [(node.start, node.end)]
+            found = {r for lo, hi in space.needed_rows(node, index, edge) for r in range(lo, hi)}
             assert found == wanted
 
 

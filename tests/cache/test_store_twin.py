@@ -81,6 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.budget_bytes = two_prompts_bytes(self) if self.is_tight else 1 << 20
         self.cache = self.new_cache(self.budget_bytes)
         self.held: list[Held] = []
+        self.has_released = False
         self.matches: list[Match] = []
         self.forget_all()
 
@@ -143,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
     def run(self, prompt: Prompt, namespace: str, reply: list[int], is_held: bool) -> None:
         """A request from match to reply, as the engine does it."""
         match = self.match(prompt, namespace)
-        held = Held(self.cache.pin(match), prompt, namespace, self.pinned_len(match))
+        held = Held(self.cache.pin(match), prompt, namespace, match.cached_len)
         self.held.append(held)
         live = self.cache.restore(match)
         assert live.position == match.cached_len
@@ -160,13 +161,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.insert(held.prompt, live, StopKind.REPLY, held)
         if not is_held:
             self.release(held)
-
-    def pinned_len(self, match: Match) -> int:
-        """How much of a match a pin promises to keep: between checkpoints no windows."""
-        node = match.node
-        is_checkpoint = node is not None and node.end == match.cached_len and node.checkpoint
-        has_windows = any(group.is_window for group in self.layout.groups)
-        return match.cached_len if is_checkpoint or not has_windows else 0
 
     def insert(self, prompt: Prompt, live: Live, kind: StopKind, held: Held) -> None:
         twin = self.twins[held.namespace]
@@ -206,6 +200,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.release(data.draw(st.sampled_from(self.held)))
 
     def release(self, held: Held) -> None:
+        # What only a pin took stays until the next one looks there.
+        self.has_released = True
         held.pin.release()
         self.held = [other for other in self.held if other is not held]
 
@@ -213,6 +209,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.cache.clear()
+        self.has_released = False
         assert self.cache.ledger.held_bytes == 0
         self.forget_all()
 
@@ -249,13 +246,14 @@ class StoreMachine(RuleBasedStateMachine):
             found = self.cache.match(held.prompt, namespace=held.namespace, limit=held.position)
             assert found.cached_len == held.position
 
+    @precondition(lambda self: not self.has_released)
     @invariant()
-    def no_window_row_is_held_that_no_checkpoint_takes(self) -> None:
+    def no_window_row_is_held_that_no_checkpoint_or_pin_takes(self) -> None:
         for space in self.cache._spaces.values():
             for node in space.tree.nodes():
                 for group in space.window_groups:
                     rows = merged((span.lo, span.hi) for span in node.spans[group])
-                    assert rows == space.needed_rows(node, group)
+                    assert rows == space.needed_rows(node, group, rows)
 
     @invariant()
     def each_row_is_stored_once(self) -> None:

@@ -236,7 +236,7 @@ def test_two_neighbouring_blocks_are_not_joined_to_one() -> None:
 def test_split_leaves_pin_and_checkpoint_with_the_lower_half() -> None:
     tree = Tree(WIDTH, 0)
     node = tree.append(tree.root, keys_of([1, 2, 3, 4]))
-    node.pins, node.checkpoint = 1, Checkpoint(4, b"", "message", {}, 0, 0.0)
+    node.holds, node.checkpoint = [3], Checkpoint(4, b"", "message", {}, 0, 0.0)
     node.last_used, node.hits = 7.0, 3
     upper = tree.split(node, 2)
     assert (node.pins, node.start, node.end, node.checkpoint is not None) == (1, 2, 4, True)

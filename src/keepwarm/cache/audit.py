@@ -46,7 +46,7 @@ def _check_links(node: Node) -> None:
     assert parent is not None
     _expect(bool(node.label), f"{node} has no tokens")
     _expect(parent.children.get(node.label[: node.width]) is node, f"{node} is filed elsewhere")
-    _expect(node.pins >= 0, f"{node} was released more often than held")
+    _expect(all(0 < p <= node.end for p in node.holds), f"{node}: a pin beyond its end")
 
 
 def _check_spans(space: Space, node: Node, uses: dict[Block, int]) -> None:

@@ -41,6 +41,10 @@ class Capture:
         """What one row of the group weighs over all its leaves."""
         return sum(self._rows[leaf].row_bytes for leaf in group.leaves)
 
+    def leaf_row_bytes(self, group: Group) -> int:
+        """What one row of the group's largest leaf weighs."""
+        return max(self._rows[leaf].row_bytes for leaf in group.leaves)
+
     def require(self, group: Group, wanted: Sequence[Interval]) -> None:
         """Raises CacheFault unless the live caches hold the rows `wanted`."""
         for leaf in group.leaves:
@@ -94,11 +98,6 @@ def has_rows(block: Block) -> bool:
 
 def nbytes_of(arrays: BlockArrays) -> int:
     return sum(array.nbytes for leaf in arrays.values() for array in leaf)
-
-
-def largest_leaf_bytes(block: Block) -> int:
-    """The most that shrinking the block can hold besides what it holds already."""
-    return max((sum(a.nbytes for a in leaf) for leaf in block.arrays.values()), default=0)
 
 
 def shrink(block: Block, lo: int, hi: int) -> int:

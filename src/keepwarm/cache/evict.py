@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keepwarm.cache.blocks import largest_leaf_bytes, shrink
+from keepwarm.cache.blocks import held, shrink
 from keepwarm.cache.intervals import clipped
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, Stop, StopKind
@@ -22,6 +22,8 @@ from keepwarm.prompt.boundaries import Prompt
 
 # How many evicted checkpoints are remembered, to tell "evicted" from "never seen".
 _NUM_GHOSTS = 4096
+# Nodes from which on room is made in larger portions.
+_LARGE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +52,32 @@ class Evictor:
 
     # Room
 
-    def fits(self, nbytes: int) -> bool:
-        """Whether that much can be added now."""
-        return not nbytes or nbytes + self._scratch_bytes <= self.ledger.free_bytes
+    def fits(self, nbytes: int, leaf_bytes: int = 0) -> bool:
+        """Whether that much can be added now, and a block whose largest leaf weighs
+        `leaf_bytes` be cut later: for a moment that leaf is held twice."""
+        scratch = max(self._scratch_bytes, leaf_bytes)
+        return not nbytes or nbytes + scratch <= self.ledger.free_bytes
 
-    def expect(self, block: Block) -> None:
-        """A block is about to be stored, and may have to be cut one day. Mutates."""
-        self._scratch_bytes = max(self._scratch_bytes, largest_leaf_bytes(block))
+    def expect(self, leaf_bytes: int) -> None:
+        """A block whose largest leaf weighs that much may have to be cut one day. Mutates."""
+        self._scratch_bytes = max(self._scratch_bytes, leaf_bytes)
 
-    def make_room(self, nbytes: int, spaces: Sequence[Space], now: float) -> bool:
-        """Evict until `nbytes` fit. When they cannot, nothing is lost."""
-        if self.fits(nbytes):
+    def make_room(self, nbytes: int, leaf_bytes: int, spaces: Sequence[Space], now: float) -> bool:
+        """Evict until `nbytes` fit. When they cannot, nothing is lost.
+
+        In a large tree a little more goes at once, since looking through all of it is what costs.
+        """
+        if self.fits(nbytes, leaf_bytes):
             return True
         reclaimable = sum(_reclaimable_bytes(space) for space in spaces)
-        if nbytes + self._scratch_bytes > self.ledger.free_bytes + reclaimable:
+        scratch = max(self._scratch_bytes, leaf_bytes)
+        spare = self.ledger.free_bytes + reclaimable - scratch - nbytes
+        if spare < 0:
             return False
-        return self._evict_until(lambda: self.fits(nbytes), spaces, now)
+        num_nodes = sum(1 for space in spaces for _ in space.tree.nodes())
+        slack = min(spare, self.ledger.budget_bytes // 64) if num_nodes > _LARGE else 0
+        self._evict_until(lambda: self.fits(nbytes + slack, leaf_bytes), spaces, now)
+        return self.fits(nbytes, leaf_bytes)
 
     def evict_to(self, held_bytes: int, spaces: Sequence[Space], now: float) -> None:
         """Evict until at most that much is held, or until all that is left is pinned."""
@@ -84,14 +96,13 @@ class Evictor:
 
     def _evict_until(
         self, is_enough: Callable[[], bool], spaces: Sequence[Space], now: float
-    ) -> bool:
-        """Whether it came to be enough before nothing was left to evict."""
+    ) -> None:
+        """Evict until it is enough, or until nothing is left to evict."""
         while not is_enough():
-            candidates = self._all_candidates(spaces)
-            if not candidates:
-                return False
-            self._evict(self.policy.order(candidates, now), is_enough)
-        return True
+            ranked = self.policy.order(self._all_candidates(spaces), now)
+            if not ranked:
+                return
+            self._evict(ranked, is_enough)
 
     def _evict(self, ranked: Sequence[Candidate], is_enough: Callable[[], bool]) -> None:
         """Drop candidates in order until it is enough, or until their worth has to be looked at
@@ -124,7 +135,7 @@ class Evictor:
             if not node.pins:
                 if not node.children:
                     yield _leaf_candidate(space, node, above)
-                elif node.checkpoint is not None and space.has_costly_checkpoints:
+                elif node.checkpoint is not None and space.layout.has_costly_checkpoints:
                     yield _checkpoint_candidate(space, node, above)
             below = node if node.checkpoint is not None else above
             stack.extend((child, below) for child in node.children.values())
@@ -133,7 +144,7 @@ class Evictor:
 
     def thin(self, space: Space, tip: Node) -> None:
         """Drop checkpoints that lie too close together on the path to `tip`."""
-        if not space.has_costly_checkpoints:
+        if not space.layout.has_costly_checkpoints:
             return
         marked = {node.end: node for node in tip.path() if node.checkpoint is not None}
         stops = [Stop(position, _standing(node)) for position, node in marked.items()]
@@ -184,7 +195,7 @@ class Evictor:
     def drop_below(self, space: Space, node: Node) -> None:
         """Drop a node and everything below it, pinned or not."""
         for below in reversed(list(subtree(node))):  # children before their parents
-            below.pins = 0
+            below.holds.clear()
             self._take_off(space, below)
 
     def _drop_leaf(self, space: Space, node: Node) -> None:
@@ -242,7 +253,7 @@ class Evictor:
 
     def _trim(self, space: Space, node: Node, group: int) -> None:
         """Reduce the window rows of one edge to those that are needed. Mutates."""
-        needed = space.needed_rows(node, group)
+        needed = space.needed_rows(node, group, held(node.spans[group]))
         kept: list[Span] = []
         released: list[Span] = []
         for span in node.spans[group]:

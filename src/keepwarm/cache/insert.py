@@ -23,6 +23,7 @@ class Missing:
     rows: list[list[Interval]]  # for each group
     rows_bytes: int
     snapshot_bytes: int
+    leaf_bytes: int  # of the largest leaf of the largest block to come
     has_checkpoint: bool
 
     @property
@@ -31,7 +32,7 @@ class Missing:
 
 
 class Insertion:
-    """One insert. The tree and the ledger change in `_link` only, which cannot fail."""
+    """One insert: what can fail comes first, then `_link` changes the tree and the ledger."""
 
     def __init__(
         self, space: Space, keys: bytes, prompt: Prompt, capture: Capture, evictor: Evictor
@@ -51,18 +52,19 @@ class Insertion:
         Raises CacheFault when the live caches do not hold what is missing.
         """
         base = self._base()
-        base.pins += 1  # or making room could drop the very path that is extended
+        base.holds.append(base.end)  # or making room could drop the very path that is extended
         try:
             missing = self._missing(base)
-            while not self._evictor.fits(missing.nbytes):
-                if not self._evictor.make_room(missing.nbytes, spaces, now):
+            while not self._evictor.fits(missing.nbytes, missing.leaf_bytes):
+                if not self._evictor.make_room(missing.nbytes, missing.leaf_bytes, spaces, now):
                     return None, Inserted(self._position, nbytes=missing.nbytes)
                 missing = self._missing(base)  # windows on the path may have gone to make room
+            self._evictor.expect(missing.leaf_bytes)
             blocks = [self._blocks(group, rows) for group, rows in enumerate(missing.rows)]
             checkpoint = self._checkpoint(missing, kind, now)
             wait_s = self._settle(blocks, checkpoint)
         finally:
-            base.pins -= 1
+            base.holds.remove(base.end)
         node = self._link(missing, blocks, checkpoint, kind, now)
         num_rows = self._position - base.end
         self._evictor.thin(self._space, node)
@@ -82,15 +84,17 @@ class Insertion:
     def _missing(self, base: Node) -> Missing:
         layout, position, path = self._space.layout, self._position, base.path()
         rows: list[list[Interval]] = []
-        rows_bytes = 0
+        rows_bytes = leaf_bytes = 0
         for index, group in enumerate(layout.groups):
             lacking = subtracted(group.state.needs(position), held(spans_of(path, index)))
             self._capture.require(group, lacking)
             rows.append(lacking)
             rows_bytes += length(lacking) * self._capture.row_bytes(group)
+            longest = max((hi - lo for lo, hi in self._pieces(lacking)), default=0)
+            leaf_bytes = max(leaf_bytes, longest * self._capture.leaf_row_bytes(group))
         has_checkpoint = base.end == position and base.checkpoint is not None
         snapshot_bytes = 0 if has_checkpoint else self._capture.measure_snapshots()
-        return Missing(base, rows, rows_bytes, snapshot_bytes, has_checkpoint)
+        return Missing(base, rows, rows_bytes, snapshot_bytes, leaf_bytes, has_checkpoint)
 
     def _blocks(self, group: int, rows: Sequence[Interval]) -> list[Block]:
         layout = self._space.layout
@@ -98,7 +102,6 @@ class Insertion:
         for lo, hi in self._pieces(rows):
             digest = self._prompt.digest(lo)
             blocks.append(self._capture.block(layout.groups[group], lo, hi, digest))
-            self._evictor.expect(blocks[-1])
         return blocks
 
     def _settle(self, blocks: Sequence[Sequence[Block]], checkpoint: Checkpoint | None) -> float:

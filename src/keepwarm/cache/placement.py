@@ -42,6 +42,9 @@ class StopKind(StrEnum):
     END = "end"  # end of the prompt: never a checkpoint
 
 
+# The kinds that a checkpoint can have.
+KEPT = tuple(kind for kind in StopKind if kind is not StopKind.END)
+
 # What thinning never touches: these are where other conversations start from.
 LASTING = (StopKind.SYSTEM, StopKind.MARK, StopKind.BRANCH)
 
@@ -69,6 +72,8 @@ class Placement:
                 f"min_span must lie between 1 and prefill_step, got {self.min_span}"
                 f" and {self.prefill_step}"
             )
+        if self.keep_recent < 0:
+            raise BadInput(f"keep_recent cannot be negative, got {self.keep_recent}")
         if not 0.0 <= self.thinning < 1.0:
             raise BadInput(f"thinning must lie in [0, 1), got {self.thinning}")
 
@@ -145,7 +150,8 @@ class Placement:
         return position - start >= self.min_span and position < end
 
     def superfluous(self, checkpoints: Sequence[Stop]) -> list[Stop]:
-        """Which of the checkpoints on one path (in rising order) to drop.
+        """Which of the checkpoints on one path (in rising order) to drop: never one of the last
+        `keep_recent`.
 
         The distances from the deepest one back grow exponentially. What that costs is bounded:
         a prompt that parts d tokens before the deepest checkpoint T finds one at c with
@@ -154,8 +160,9 @@ class Placement:
         if not self.thinning or len(checkpoints) <= self.keep_recent:
             return []
         tip = checkpoints[-1].position
-        kept, dropped = tip, []
-        for i in range(len(checkpoints) - 2, -1, -1):
+        num_old = len(checkpoints) - max(1, self.keep_recent)
+        kept, dropped = checkpoints[num_old].position, []
+        for i in range(num_old - 1, -1, -1):
             before = checkpoints[i - 1].position if i else 0
             gap = kept - before
             may_go = checkpoints[i].kind not in LASTING
@@ -163,5 +170,4 @@ class Placement:
                 dropped.append(checkpoints[i])
             else:
                 kept = checkpoints[i].position
-        spare = len(checkpoints) - self.keep_recent
-        return dropped[::-1][:spare]  # the oldest go first
+        return dropped[::-1]

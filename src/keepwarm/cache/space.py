@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keepwarm.cache.blocks import held
-from keepwarm.cache.intervals import Interval, clipped, merged
+from keepwarm.cache.intervals import Interval, clipped, merged, subtracted
 from keepwarm.cache.placement import EXACT_KEY_WIDTH, KEY_WIDTH
 from keepwarm.cache.tree import Node, Span, Tree, Walk
 from keepwarm.errors import CacheFault
@@ -39,16 +39,9 @@ class Space:
         return self.layout.can_cut and not self.exact
 
     def check_signature(self, signature: tuple[Any, ...]) -> None:
-        """Learns the shape of the rows from the first capture. Raises CacheFault for another."""
-        if self.signature is None:
-            self.signature = signature
-        elif self.signature != signature:
+        """Raises CacheFault for rows that cannot be joined with those stored."""
+        if self.signature not in (None, signature):
             raise CacheFault("the rows are of another shape or type than those stored")
-
-    @property
-    def has_costly_checkpoints(self) -> bool:
-        """Whether a checkpoint holds something of its own: a snapshot or window rows."""
-        return bool(self.layout.whole or self.window_groups)
 
     def deepest_checkpoint(self, walk: Walk, limit: int) -> Node | None:
         """The last node of the walk that carries a checkpoint at or before `limit`."""
@@ -73,19 +66,23 @@ class Space:
             position = min([position, *fitted])
         return position
 
-    def needed_rows(self, node: Node, group: int) -> list[Interval]:
-        """The window rows of this edge that some checkpoint at or below it takes."""
+    def needed_rows(self, node: Node, group: int, rows: Sequence[Interval]) -> list[Interval]:
+        """Which of the window `rows` of this edge a checkpoint or a pin below it takes.
+
+        More than that when it is all of them: then the rest is not looked at.
+        """
         state = self.layout.groups[group].state
         found: list[Interval] = []
         stack = [node]
-        while stack:
+        while stack and subtracted(rows, found):
             at = stack.pop()
-            if at.checkpoint is not None:
-                found += clipped(state.needs(at.end), node.start, node.end)
+            places = [*at.holds, at.end] if at.checkpoint is not None else at.holds
+            needs = [need for place in places for need in state.needs(place)]
+            found = merged([*found, *clipped(needs, node.start, node.end)])
             # The windows of all that lies further down begin later than this one.
             if clipped(state.needs(at.end + 1), node.start, node.end):
                 stack.extend(at.children.values())
-        return merged(found)
+        return found
 
 
 def _fit(group: Group, intervals: Sequence[Interval], limit: int) -> int:

@@ -13,23 +13,22 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-import mlx.core as mx
-
 from keepwarm.cache.audit import audit
-from keepwarm.cache.blocks import Capture, pieces_of
+from keepwarm.cache.blocks import Capture
 from keepwarm.cache.budget import default_budget_bytes
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted, Match, Reason, Refusal
 from keepwarm.cache.insert import Insertion
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
-from keepwarm.cache.placement import Placement, Stop, StopKind
+from keepwarm.cache.placement import KEPT, Placement, Stop, StopKind
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
-from keepwarm.cache.space import Space, spans_of
+from keepwarm.cache.restore import restored
+from keepwarm.cache.space import Space
 from keepwarm.cache.stats import Stats
 from keepwarm.cache.tips import Share, shares
-from keepwarm.cache.tree import Checkpoint, Node
-from keepwarm.errors import CacheFault
+from keepwarm.cache.tree import Node
+from keepwarm.errors import BadInput, CacheFault
 from keepwarm.model.caches import cache_maker
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
@@ -42,17 +41,19 @@ class Pin:
 
     def __init__(self) -> None:
         self._node: Node | None = None
+        self._position = 0
 
-    def hold(self, node: Node | None) -> None:
-        """Hold `node` instead of what was held before. Mutates."""
-        if node is not None:
-            node.pins += 1
-        if self._node is not None:
-            self._node.pins -= 1
-        self._node = node
+    def hold(self, node: Node, position: int) -> None:
+        """Hold `position`, on the edge of `node`, instead of what was held before. Mutates."""
+        node.holds.append(position)
+        self.release()
+        self._node, self._position = node, position
 
     def release(self) -> None:
-        self.hold(None)
+        """Let go. Mutates; may be called again."""
+        if self._node is not None and self._position in self._node.holds:
+            self._node.holds.remove(self._position)
+        self._node = None
 
     def __enter__(self) -> Pin:
         return self
@@ -118,7 +119,7 @@ class PrefixCache:
         At most `limit` tokens, by default all but the last: the model must read something to
         say what comes next.
         """
-        limit = len(prompt) - 1 if limit is None else min(limit, len(prompt))
+        limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
         found = self._find(prompt, namespace, limit)
         self._counts[f"match_{found.reason}"] += 1
         self._counts["prompt_tokens"] += len(prompt)
@@ -128,6 +129,13 @@ class PrefixCache:
     def _find(self, prompt: Prompt, namespace: str, limit: int) -> Match:
         if self.disabled_because is not None:
             return Match(prompt, namespace, 0, 0, Reason.DISABLED)
+        try:
+            return self._search(prompt, namespace, limit)
+        except Exception as error:
+            self._fault("match", error)
+            return Match(prompt, namespace, 0, 0, Reason.FAULT)
+
+    def _search(self, prompt: Prompt, namespace: str, limit: int) -> Match:
         keys = self._keys(prompt)
         space = self._spaces.get(namespace)
         if space is None:
@@ -175,22 +183,28 @@ class PrefixCache:
                 return Reason.OTHER_NAMESPACE
         return Reason.COLD
 
-    def stops(self, match: Match) -> list[Stop]:
-        """Where the prefill of a matched prompt stops, its end included."""
+    def stops(self, match: Match, *, start: int | None = None) -> list[Stop]:
+        """Where the prefill of a matched prompt stops, its end included.
+
+        It begins at `start`: pass `live.position`, which is 0 when a restore failed.
+        """
+        start = match.cached_len if start is None else start
         if self.exact:
-            return self.placement.exact_stops(match.prompt, match.cached_len)
-        parted_at = match.parted_at if match.is_branch else None
-        return self.placement.stops(match.prompt, match.cached_len, parted_at)
+            return self.placement.exact_stops(match.prompt, start)
+        # Where any token can be restored, a stop where prompts part would buy nothing.
+        needs_stop = self.layout is None or self.layout.has_costly_checkpoints
+        parted_at = match.parted_at if match.is_branch and needs_stop else None
+        return self.placement.stops(match.prompt, start, parted_at)
 
     # Restoring
 
     def pin(self, match: Match) -> Pin:
         """Hold what was matched until the pin is released. Mutates the pin count only."""
         pin = Pin()
-        if match.version == self._evictor.version:
-            pin.hold(match.node)
-        else:
-            pin.hold(self._find(match.prompt, match.namespace, match.cached_len).node)
+        if match.version != self._evictor.version:
+            match = self._find(match.prompt, match.namespace, match.cached_len)
+        if match.node is not None:
+            pin.hold(match.node, match.cached_len)
         return pin
 
     def fresh(self) -> Live:
@@ -204,58 +218,23 @@ class PrefixCache:
         raises because of what is stored. By default there is room for the rest of the prompt.
         """
         if match.version != self._evictor.version:
-            match = self._find(match.prompt, match.namespace, match.cached_len)
+            stale, match = match, self._find(match.prompt, match.namespace, match.cached_len)
+            self._counts["cached_tokens"] += match.cached_len - stale.cached_len
         if not match.cached_len or match.node is None:
             return self.fresh()
         if reserve is None:
             reserve = len(match.prompt) - match.cached_len
         try:
-            live = self._restore(match, match.node, reserve)
+            space, position = self._spaces[match.namespace], match.cached_len
+            caches = restored(space, match.prompt, match.node, position, reserve)
         except Exception as error:
             self._fault("restore", error)
             self._counts["cached_tokens"] -= match.cached_len
             self._forget(match)
             return self.fresh()
-        self._touch(match.node, match.cached_len)
-        return live
-
-    def _restore(self, match: Match, node: Node, reserve: int) -> Live:
-        space, position = self._spaces[match.namespace], match.cached_len
-        layout, path = space.layout, node.path()
-        self._prove(match.prompt, path, position)
-        leaves: list[Any] = [None] * len(layout.states)
-        for index, group in enumerate(layout.groups):
-            spans = spans_of(path, index)
-            wanted = group.state.needs(position)
-            for leaf in group.leaves:
-                state = layout.row_state(leaf)
-                if spans and leaf not in spans[0].block.arrays:
-                    leaves[leaf] = state.fresh()  # the model never fills it
-                    continue
-                rows = pieces_of(spans, leaf, wanted)
-                leaves[leaf] = state.rebuild(position, rows, reserve)
-        if layout.whole:
-            checkpoint = _checkpoint_at(node, position)
-            for leaf in layout.whole:
-                leaves[leaf] = layout.snapshot_state(leaf).restore(checkpoint.snapshots[leaf])
-        # Evaluated now: a lazy copy would hold on to blocks that are evicted meanwhile.
-        mx.eval([leaves[leaf].state for group in layout.groups for leaf in group.leaves])
-        layout.check_position(leaves, position)
-        cuts = [s.position for s in self.placement.schedule(match.prompt) if s.position <= position]
-        return Live.at(layout.assemble(leaves), match.prompt, position, cuts)
-
-    def _prove(self, prompt: Prompt, path: list[Node], position: int) -> None:
-        """Raises CacheFault unless all that a restore takes was stored for these very tokens."""
-        blocks = {span.block for node in path for spans in node.spans for span in spans}
-        for block in sorted(blocks, key=lambda b: b.origin):
-            if block.origin < position and block.digest != prompt.digest(block.origin):
-                raise CacheFault(f"rows from {block.origin} on belong to another prompt")
-        node = path[-1]
-        if node.checkpoint is None or node.end != position:
-            return
-        found = (node.checkpoint.position, node.checkpoint.digest)
-        if found != (position, prompt.digest(position)):
-            raise CacheFault(f"the checkpoint at {position} belongs to another prompt")
+        self._touch(match.node, position)
+        stops = [stop.position for stop in self.placement.schedule(match.prompt)]
+        return Live.at(caches, match.prompt, position, [p for p in stops if p <= position])
 
     def _touch(self, node: Node, position: int) -> None:
         """A hit refreshes what it consumed, and nothing else."""
@@ -281,8 +260,11 @@ class PrefixCache:
         """Store the state of `live` at its position, which must lie on `prompt`.
 
         Rows that are there already are not stored again. With `pin`, the pin moves to the new
-        place. Never raises because of the cache: what could not be stored says why.
+        place. Never raises because of the cache: what could not be stored says why. Raises
+        BadInput for a kind that is not one of a checkpoint.
         """
+        if kind not in KEPT:
+            raise BadInput(f"{kind!r} is no kind of checkpoint: use one of {', '.join(KEPT)}")
         position = live.position
         if self.disabled_because is not None:
             return self._refuse(position, Refusal.DISABLED, self.disabled_because)
@@ -295,7 +277,14 @@ class PrefixCache:
             capture = Capture(space.layout, live.caches, position)
             space.check_signature(capture.signature)
             insertion = Insertion(space, self._keys(prompt), prompt, capture, self._evictor)
-            node, done = insertion.run(kind, self._clock(), list(self._spaces.values()))
+        except CacheFault as fault:
+            return self._refuse(position, Refusal.MISMATCH, str(fault))
+        except Exception as error:
+            self._fault("insert", error)
+            return self._refuse(position, Refusal.FAULT, str(error))
+        self._spaces[namespace] = space
+        try:
+            node, done = insertion.run(StopKind(kind), self._clock(), list(self._spaces.values()))
         except CacheFault as fault:
             return self._refuse(position, Refusal.MISMATCH, str(fault))
         except Exception as error:
@@ -303,20 +292,22 @@ class PrefixCache:
             self._fault("insert", error)
             self.clear()
             return self._refuse(position, Refusal.FAULT, str(error))
+        finally:
+            self._spaces = {n: s for n, s in self._spaces.items() if s.tree.root.children}
         if node is None:
             return self._refuse(position, Refusal.OVER_BUDGET, f"{done.nbytes} bytes do not fit")
         if pin is not None:
-            pin.hold(node)
+            pin.hold(node, position)
+        space.signature = capture.signature
         self._counts["inserted"] += 1
         self._counts["inserted_rows"] += done.num_rows
         return done
 
     def _space(self, namespace: str, live: Live) -> Space:
-        space = self._spaces.get(namespace)
-        if space is None:
-            space = Space.empty(namespace, self.layout or Layout.of(live.caches), self.exact)
-            self._spaces[namespace] = space
-        return space
+        found = self._spaces.get(namespace)
+        if found is not None:
+            return found
+        return Space.empty(namespace, self.layout or Layout.of(live.caches), self.exact)
 
     def _is_on_schedule(self, prompt: Prompt, live: Live) -> bool:
         stops = [s.position for s in self.placement.schedule(prompt)]
@@ -375,9 +366,3 @@ class PrefixCache:
     def check(self) -> None:
         """Recompute every total, link, pin and hash. Raises Corrupt, naming what is wrong."""
         audit(list(self._spaces.values()), self.ledger)
-
-
-def _checkpoint_at(node: Node, position: int) -> Checkpoint:
-    if node.checkpoint is None or node.end != position:
-        raise CacheFault(f"there is no checkpoint at {position}")
-    return node.checkpoint

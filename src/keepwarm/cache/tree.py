@@ -84,10 +84,10 @@ class Node:
         "checkpoint",
         "children",
         "hits",
+        "holds",
         "label",
         "last_used",
         "parent",
-        "pins",
         "spans",
         "start",
         "width",
@@ -101,13 +101,18 @@ class Node:
         self.children: dict[bytes, Node] = {}
         self.spans: tuple[list[Span], ...] = ()  # one list for each group of leaves
         self.checkpoint: Checkpoint | None = None
-        self.pins = 0
+        self.holds: list[int] = []  # the pinned positions of this edge
         self.last_used = 0.0
         self.hits = 0
 
     @property
     def end(self) -> int:
         return self.start + len(self.label) // self.width
+
+    @property
+    def pins(self) -> int:
+        """How many hold this place; it and all before it stay."""
+        return len(self.holds)
 
     @property
     def is_root(self) -> bool:

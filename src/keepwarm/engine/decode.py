@@ -37,6 +37,7 @@ def decode(
         return sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))  # (1,)
 
     token = draw(logits)
+    del logits
     while True:
         if processors:
             seen = mx.concatenate([seen, token.astype(mx.int32)])

@@ -6,7 +6,6 @@ Runs on the thread that owns the arrays.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +16,7 @@ from keepwarm.cache.placement import Stop, StopKind
 from keepwarm.cache.store import Pin, PrefixCache
 from keepwarm.events import Timings
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.state.base import owned
 
 
 class Prefill:
@@ -78,7 +78,8 @@ class Prefill:
 
     def _stops(self) -> list[Stop]:
         # From where the caches really stand: a restore that fails leaves them at the start.
-        return self._cache.stops(replace(self.match, cached_len=self.cached_len))
+        start = self.live.position
+        return self._cache.stops(self.match, start=start) if start < len(self.prompt) else []
 
     def _step(self, stop: Stop) -> None:
         start, before = self.live.position, self.timings.prefill_s
@@ -87,7 +88,7 @@ class Prefill:
             logits = self._model(mx.array(tokens)[None], cache=self.live.caches)
             self.live.advance(tokens)
             if stop.kind is StopKind.END:
-                self._logits = logits[:, -1, :]  # (1, vocab)
+                self._logits = owned(logits[:, -1, :])  # (1, vocab), not a view of the chunk's
             # Without logits: before the end they are never computed. Not waited for, so that
             # the copies to be stored are laid out meanwhile.
             mx.async_eval(self._states(), self._logits)  # type: ignore[no-untyped-call]

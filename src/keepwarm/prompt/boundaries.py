@@ -112,7 +112,10 @@ def _as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
 
 
 def _as_boundaries(boundaries: Iterable[Boundary], prompt_len: int) -> tuple[Boundary, ...]:
-    ordered = tuple(sorted(set(boundaries)))
+    try:
+        ordered = tuple(sorted({Boundary(b.position, BoundaryKind(b.kind)) for b in boundaries}))
+    except ValueError as error:
+        raise BadInput(f"no boundary is of this kind: {error}") from error
     for boundary in ordered:
         if not 0 < boundary.position <= prompt_len:
             raise BadInput(f"boundary {boundary} lies outside a prompt of {prompt_len} tokens")

@@ -79,8 +79,6 @@ def _duplicated(
         return copy(value)
     if depth >= _MAX_DEPTH:
         raise CacheFault(f"a {type(value).__name__} is nested too deeply to be copied")
-    if isinstance(value, np.ndarray):
-        return value.copy()
     if type(value) in (list, tuple, set, frozenset):
         return type(value)(duplicate(item, copy, depth + 1, twins) for item in value)
     if type(value) is dict:
@@ -105,7 +103,7 @@ def _blank(value: Any) -> Any:
         if isinstance(value, type) or callable(value):
             raise TypeError("it is code, not data")
         return make(*arguments)
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # whatever a foreign class may raise there
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise CacheFault(f"a {name} cannot be copied: {error}") from error
 

@@ -104,6 +104,11 @@ class Layout:
         """Whether a position between checkpoints can be restored."""
         return not self.whole
 
+    @property
+    def has_costly_checkpoints(self) -> bool:
+        """Whether a checkpoint holds something of its own: a snapshot or window rows."""
+        return bool(self.whole) or any(group.is_window for group in self.groups)
+
     def leaves(self, caches: Sequence[Any]) -> list[Any]:
         """The leaves of live caches. Raises CacheFault when they are of another layout."""
         leaves = flattened(caches)

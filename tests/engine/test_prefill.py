@@ -1,0 +1,81 @@
+"""Prefill: one sequence, cut at its stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from keepwarm import Placement, PrefixCache
+from keepwarm.cache.explain import Reason
+from keepwarm.engine.prefill import Prefill
+from tests.architectures.drive import prompt_of, random_tokens
+from tests.architectures.zoo import ARCHITECTURES, VOCAB_SIZE
+
+PROMPT = prompt_of([random_tokens(24, 0), random_tokens(40, 1), random_tokens(30, 2)])
+PLACEMENT = Placement(min_span=16, prefill_step=40)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return ARCHITECTURES["qwen3_5"].build(mx.float32)
+
+
+def test_given_up_and_taken_up_again_it_goes_on_where_it_stood(model: Any) -> None:
+    cache = PrefixCache(model, placement=PLACEMENT, budget_bytes=1 << 26)
+    with Prefill(model, cache, PROMPT) as prefill:
+        for position in prefill.steps():
+            if position == 24:
+                break
+        assert list(prefill.steps())[-1] == len(PROMPT)
+        assert list(prefill.steps()) == []
+        with Prefill(
+            model, PrefixCache(model, placement=PLACEMENT, budget_bytes=0), PROMPT
+        ) as cold:
+            list(cold.steps())
+    assert mx.array_equal(prefill.logits, cold.logits)
+    assert prefill.live.cuts == cold.live.cuts
+
+
+def test_logits_do_not_keep_those_of_the_whole_chunk_alive(model: Any) -> None:
+    cache = PrefixCache(
+        model, exact=True, placement=Placement(min_span=16, prefill_step=4096), budget_bytes=0
+    )
+    prompt = prompt_of([random_tokens(24, 0)], tail=random_tokens(1000, 3))
+    with Prefill(model, cache, prompt) as prefill:
+        list(prefill.steps())
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    prefill._logits = None
+    mx.clear_cache()
+    assert before - mx.get_active_memory() < 16 * VOCAB_SIZE
+
+
+def test_restore_that_fails_reads_all_along_the_schedule(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = PrefixCache(model, exact=True, placement=PLACEMENT, budget_bytes=1 << 26)
+    with Prefill(model, cache, PROMPT) as first:
+        list(first.steps())
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("keepwarm.cache.store.restored", broken)
+    with Prefill(model, cache, PROMPT) as again:
+        list(again.steps())
+    assert (again.cached_len, again.reason) == (0, Reason.FAULT)
+    assert again.live.cuts == first.live.cuts
+    assert mx.array_equal(again.logits, first.logits)
+
+
+def test_what_was_read_before_giving_up_is_kept(model: Any) -> None:
+    cache = PrefixCache(model, placement=PLACEMENT, budget_bytes=1 << 26)
+    with Prefill(model, cache, PROMPT) as prefill:
+        next(prefill.steps())
+    with Prefill(model, cache, PROMPT) as again:
+        assert again.cached_len == 24
+    cache.check()
+    cache.evict_to(0)
+    assert cache.ledger.held_bytes == 0  # no pin is left behind
