@@ -52,7 +52,9 @@ class Insertion:
         Raises CacheFault when the live caches do not hold what is missing.
         """
         base = self._base()
-        base.holds.append(base.end)  # or making room could drop the very path that is extended
+        # Or making room could drop the very path that is extended. The place only: position 0
+        # takes no window rows.
+        base.holds.append(0)
         try:
             missing = self._missing(base)
             while not self._evictor.fits(missing.nbytes, missing.leaf_bytes):
@@ -64,7 +66,7 @@ class Insertion:
             checkpoint = self._checkpoint(missing, kind, now)
             wait_s = self._settle(blocks, checkpoint)
         finally:
-            base.holds.remove(base.end)
+            base.holds.remove(0)
         node = self._link(missing, blocks, checkpoint, kind, now)
         num_rows = self._position - base.end
         self._evictor.thin(self._space, node)
