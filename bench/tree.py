@@ -24,7 +24,9 @@ REPEATS = 20
 
 
 def main() -> None:
-    print(f"{'tokens':>8} {'edge':>8} {'match ms':>9} {'part ms':>9} {'insert ms':>10} {'bytes/token':>12}")
+    print(
+        f"{'tokens':>8} {'edge':>8} {'match ms':>9} {'part ms':>9} {'insert ms':>10} {'bytes/token':>12}"
+    )
     for length in LENGTHS:
         for edge in EDGES:
             print(row(length, min(edge, length)))

@@ -26,49 +26,44 @@ from tests.state.restoring import (
 WINDOWS = st.builds(
     lambda keep, more: (keep + more, keep), st.integers(0, 4), st.integers(2, 12)
 )  # max_size, keep
+MORE = st.lists(st.sampled_from([1, 1, 2, 5]), min_size=1, max_size=3)
 
 
 def positions_in(intervals: list[tuple[int, int]]) -> set[int]:
     return {position for lo, hi in intervals for position in range(lo, hi)}
 
 
-def prove(make: MakeLeaf, reading: Reading, data: st.DataObject, more: list[int]) -> None:
-    """Random positions near the end of a random reading, restored or rightly refused."""
-    position = data.draw(st.integers(max(0, reading.total - 20), reading.total + 2))
+def prove(make: MakeLeaf, reading: Reading, num_pieces: int, more: list[int]) -> None:
+    """Every position near the end of a reading is restored or rightly refused."""
     leaf = reading.live(make, reading.total)
     state = row_state(leaf)
     held = positions_in(state.rows(leaf).held)
-    expected = positions_in(state.needs(position)) <= held
-    pair = restored(leaf, make, reading, position, data.draw(st.integers(1, 3)), reserve=0)
-    assert (pair is not None) == expected
-    if pair is not None:
-        assert_goes_on_alike(pair, more)
+    for position in range(max(0, reading.total - 16), reading.total + 3):
+        pair = restored(leaf, make, reading, position, num_pieces, reserve=0)
+        assert (pair is not None) == (positions_in(state.needs(position)) <= held)
+        if pair is not None:
+            assert_goes_on_alike(pair, more)
 
 
-@given(window=WINDOWS, chunks=CHUNKS, more=CHUNKS, data=st.data())
+@given(window=WINDOWS, chunks=CHUNKS, more=MORE, num_pieces=st.integers(1, 3))
 def test_rotating_window_is_restored_where_its_rows_are_there(
-    window: tuple[int, int], chunks: list[int], more: list[int], data: st.DataObject
+    window: tuple[int, int], chunks: list[int], more: list[int], num_pieces: int
 ) -> None:
-    prove(partial(RotatingKVCache, *window), Reading(chunks), data, more)
+    prove(partial(RotatingKVCache, *window), Reading(chunks), num_pieces, more)
 
 
-@given(
-    window=st.sampled_from([(300, 0), (300, 4)]),
-    chunks=CHUNKS,
-    more=CHUNKS,
-    data=st.data(),
-)
+@given(keep=st.sampled_from([0, 4]), chunks=CHUNKS, more=MORE)
 def test_window_wider_than_a_step_of_its_buffer_is_restored(
-    window: tuple[int, int], chunks: list[int], more: list[int], data: st.DataObject
+    keep: int, chunks: list[int], more: list[int]
 ) -> None:
-    prove(partial(RotatingKVCache, *window), Reading(chunks), data, more)
+    prove(partial(RotatingKVCache, 300, keep), Reading(chunks), 1, more)
 
 
-@given(chunk_size=st.integers(1, 12), chunks=CHUNKS, more=CHUNKS, data=st.data())
+@given(chunk_size=st.integers(1, 12), chunks=CHUNKS, more=MORE, num_pieces=st.integers(1, 3))
 def test_chunked_window_is_restored_where_its_rows_are_there(
-    chunk_size: int, chunks: list[int], more: list[int], data: st.DataObject
+    chunk_size: int, chunks: list[int], more: list[int], num_pieces: int
 ) -> None:
-    prove(partial(ChunkedKVCache, chunk_size), Reading(chunks), data, more)
+    prove(partial(ChunkedKVCache, chunk_size), Reading(chunks), num_pieces, more)
 
 
 @given(window=WINDOWS, chunks=CHUNKS)
@@ -87,24 +82,22 @@ def test_chunked_window_can_always_be_restored_where_it_stands(
     assert restored(reading.live(make, reading.total), make, reading, reading.total, 1, 0)
 
 
-@given(window=WINDOWS, position=st.integers(0, 40))
-def test_window_needs_its_last_rows_and_those_it_keeps(
-    window: tuple[int, int], position: int
-) -> None:
-    max_size, keep = window
-    kept = set(range(min(keep, position)))
-    needs = RotatingKV(max_size, keep).needs(position)
-    recent = max(0, position - (max_size - keep))
-    assert positions_in(needs) == (
-        set(range(position)) if position <= max_size else kept | set(range(recent, position))
-    )
-    assert all(hi < lo for (_, hi), (lo, _) in pairwise(needs))
+@pytest.mark.parametrize("keep", [0, 1, 3])
+@pytest.mark.parametrize("max_size", [4, 5, 9])
+def test_window_needs_its_last_rows_and_those_it_keeps(max_size: int, keep: int) -> None:
+    for position in range(30):
+        recent = range(max(0, position - (max_size - keep)), position)
+        wanted = set(range(position)) if position <= max_size else {*range(keep), *recent}
+        needs = RotatingKV(max_size, keep).needs(position)
+        assert positions_in(needs) == wanted
+        assert all(hi < lo for (_, hi), (lo, _) in pairwise(needs))
 
 
-@given(chunk_size=st.integers(1, 12), position=st.integers(0, 40))
-def test_chunked_window_needs_the_last_chunk_size_rows(chunk_size: int, position: int) -> None:
-    needs = ChunkedKV(chunk_size).needs(position)
-    assert positions_in(needs) == set(range(max(0, position - chunk_size), position))
+@pytest.mark.parametrize("chunk_size", [1, 4, 9])
+def test_chunked_window_needs_the_last_chunk_size_rows(chunk_size: int) -> None:
+    for position in range(30):
+        needs = ChunkedKV(chunk_size).needs(position)
+        assert positions_in(needs) == set(range(max(0, position - chunk_size), position))
 
 
 def test_saturated_window_says_no_behind_its_rows() -> None:
