@@ -128,7 +128,7 @@ DEFECTS: dict[Callable[[Node], None], str] = {
     move_start: "does not follow its parent",
     empty_label: "has no tokens",
     file_elsewhere: "is filed elsewhere",
-    pin_beyond_the_end: "released more often than held",
+    pin_beyond_the_end: "a pin beyond its end",
     misplace_rows: "rows out of place",
     lose_rows: "rows gone",
     move_origin: "a block before its origin",
