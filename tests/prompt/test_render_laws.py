@@ -141,6 +141,17 @@ def test_empty_and_equal_messages_keep_their_boundaries(group: str) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
+def test_result_ends_at_the_same_place_whether_another_follows_or_not(group: str) -> None:
+    calls = [call("call00001", city="Paris"), call("call00002", city="Rome")]
+    messages = [user("Warm?"), assistant("", tool_calls=calls), tool("21 degrees"), tool("25")]
+    for tokenizer in GROUPS[group]:
+        one, two = rendered(tokenizer, messages[:3], TOOLS), rendered(tokenizer, messages, TOOLS)
+        if one is not None and two is not None:
+            shared = common_len(one, two)
+            assert lasting(one, shared) == lasting(two, shared)
+
+
+@pytest.mark.parametrize("group", GROUPS)
 @given(data=st.data(), one=steps(HARMLESS), other=steps(HARMLESS), tools=GIVEN_TOOLS)
 def test_any_two_conversations_have_the_same_boundaries_within_what_they_share(
     group: str,

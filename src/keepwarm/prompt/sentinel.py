@@ -253,7 +253,5 @@ def _marked_last_string(value: Any, mark: str) -> Any:
 
 
 def spaces_as_written(space: str) -> tuple[str, ...]:
-    """The ways a template may write white space at the end of a text: as it is, inside JSON, or
-    trimmed."""
-    trimmed = (space[:length] for length in range(len(space) - 1, -1, -1))
-    return tuple(dict.fromkeys((space, json.dumps(space)[1:-1], *trimmed)))
+    """The usual ways to write white space at the end of a text: as it is, inside JSON, trimmed."""
+    return tuple(dict.fromkeys((space, json.dumps(space)[1:-1], "")))
