@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 from mlx_lm.models.cache import KVCache
 
 from keepwarm.cache.explain import Reason, Refusal
+from keepwarm.cache.policy import Candidate
 from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
-from tests.cache.stores import cache_for
+from tests.cache.stores import cache_for, checkpoints
 from tests.cache.toy import TOYS, messages, prefill, store_at
 from tests.state.feeding import Tape
 
@@ -80,6 +82,23 @@ def test_evicted_when_a_longer_match_had_to_go(name: str) -> None:
     assert (match.cached_len, match.reason) == (0, Reason.EVICTED)
     prefill(cache, toy, prompt)
     assert reason(cache, prompt) is Reason.EXACT
+
+
+class DeepestFirst:
+    def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
+        return sorted(candidates, key=lambda c: -c.position)
+
+
+def test_evicted_when_only_the_deepest_checkpoint_had_to_go() -> None:
+    toy, cache = TOYS["rows_snapshot"], cache_for("rows_snapshot", policy=DeepestFirst())
+    prompt = messages(TOKENS[:18], 6, 12)
+    prefill(cache, toy, prompt)
+    while 12 in checkpoints(cache):
+        cache.evict_to(cache.ledger.held_bytes - 1)
+    match = cache.match(prompt)
+    assert (match.cached_len, match.reason) == (6, Reason.EVICTED)
+    prefill(cache, toy, prompt)
+    assert cache.match(prompt, limit=8).reason is not Reason.EVICTED  # it is back
 
 
 def test_other_namespace_when_only_another_caller_has_it() -> None:

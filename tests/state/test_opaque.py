@@ -147,6 +147,11 @@ def _generator() -> Iterator[int]:
     yield 1
 
 
+class Caller:
+    def __call__(self) -> None:
+        pass
+
+
 UNCOPIABLE: dict[str, Callable[[], Any]] = {
     "lock": threading.Lock,
     "generator": _generator,
@@ -159,6 +164,7 @@ UNCOPIABLE: dict[str, Callable[[], Any]] = {
     "event": threading.Event,
     "module": lambda: threading,
     "path": lambda: Path("x"),
+    "callable object": Caller,
 }
 
 
