@@ -46,6 +46,15 @@ def test_entry_hit_fifty_times_is_not_evicted_next_but_by_fifo(name: str, policy
     )
 
 
+def test_hit_between_checkpoints_refreshes_the_rows_it_took() -> None:
+    cache = cache_for("rows", policy="lru")
+    store_at(cache, TOYS["rows"], [1] * 13, [12])
+    store_at(cache, TOYS["rows"], [2] * 13, [12])
+    assert hit(cache, [1] * 8) == 7
+    cache.evict_to(cache.ledger.held_bytes - 1)
+    assert (hit(cache, [1] * 13), hit(cache, [2] * 13)) == (12, 0)
+
+
 def test_restore_refreshes_only_the_checkpoint_it_took() -> None:
     """The one before it on the same path lent its rows, not its snapshot."""
     toy, cache = TOYS["rows_snapshot"], cache_for("rows_snapshot", policy="lru")
@@ -250,6 +259,16 @@ def test_window_rows_of_two_branches_go_one_by_one() -> None:
     cache.evict_to(cache.ledger.held_bytes - 1)
     assert held_rows(cache, 1) == [(6, 7), (7, 10), (10, 11)]
     assert hit(cache, [*TOKENS[:10], 99, 99]) == 11
+    cache.check()
+
+
+def test_window_rows_before_a_branch_go_with_the_one_that_took_them() -> None:
+    toy, cache = TOYS["rows_window"], cache_for("rows_window", policy="fifo")
+    store_at(cache, toy, [*TOKENS[:10], 98, 98], [12])
+    store_at(cache, toy, [*TOKENS[:10], *[99] * 6], [16])
+    assert (7, 12) in held_rows(cache, 1)
+    cache.evict_to(cache.ledger.held_bytes - 1)
+    assert held_rows(cache, 1) == [(11, 16)]
     cache.check()
 
 
