@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keepwarm.prompt.boundaries import Prompt as Prompt
     from keepwarm.prompt.render import render_chat as render_chat
     from keepwarm.prompt.render import render_text as render_text
-    from keepwarm.session import Sampling as Sampling
+    from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.session import Session as Session
 
 _HOMES = {
@@ -29,7 +29,7 @@ _HOMES = {
     "Placement": "keepwarm.cache.placement",
     "PrefixCache": "keepwarm.cache.store",
     "Prompt": "keepwarm.prompt.boundaries",
-    "Sampling": "keepwarm.session",
+    "Sampling": "keepwarm.engine.request",
     "Session": "keepwarm.session",
     "cache_maker": "keepwarm.model.caches",
     "load": "mlx_lm",

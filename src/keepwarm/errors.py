@@ -2,7 +2,11 @@
 
     KeepwarmError
     ├── BadInput        the caller passed something that cannot be meant
-    ├── RenderError     a chat template refused these messages
+    │   ├── RenderError     a chat template refused these messages
+    │   ├── TooLong         the prompt and the reply do not fit the model's context
+    │   └── TooLarge        the request needs more memory than there is at all
+    ├── Unavailable     not now: the engine is full, stopping or stopped
+    │   └── Overloaded      the queue is full; says when to try again
     └── CacheFault      something in the cache does not hold; the request is served cold
         └── Corrupt     an invariant is broken (raised by `check()` only)
 
@@ -20,6 +24,26 @@ class BadInput(KeepwarmError, ValueError):
 
 class RenderError(BadInput):
     """A chat template refused these messages; the message carries the template's words."""
+
+
+class TooLong(BadInput):
+    """The prompt and the reply do not fit the model's context."""
+
+
+class TooLarge(BadInput):
+    """The request needs more memory than could ever be free."""
+
+
+class Unavailable(KeepwarmError):
+    """The engine takes no requests now: it is full, stopping or stopped."""
+
+
+class Overloaded(Unavailable):
+    """The queue is full; `retry_after_s` is when to try again."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class CacheFault(KeepwarmError):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from keepwarm.cache.explain import Reason
 from keepwarm.errors import BadInput
-
-if TYPE_CHECKING:
-    from keepwarm.prompt.parse import Reply
+from keepwarm.prompt.parse import Reply
 
 
 @dataclass(slots=True)
 class Timings:
     """Seconds spent in each part of a request."""
 
+    queue_s: float = 0.0  # from the arrival to the first work on it
     lookup_s: float = 0.0
     restore_s: float = 0.0
     prefill_s: float = 0.0
@@ -36,18 +36,27 @@ class Timings:
             setattr(self, part, getattr(self, part) + perf_counter() - start)
 
 
+class Source(StrEnum):
+    """Where the tokens that were not prefilled came from."""
+
+    NONE = "none"
+    RAM = "ram"
+    DISK = "disk"
+    INFLIGHT = "inflight"  # another request was computing them: this one waited for it
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a request gave, what the cache did for it and how long each part took."""
 
     text: str  # as generated, thinking and tool calls included
-    reply: Reply  # the same, taken apart
     tokens: list[int]
-    finish_reason: str  # "stop" or "length"
+    finish_reason: str  # "stop", "length" or "cancelled"
     prompt_tokens: int
     cached_tokens: int
     reason: Reason
     timings: Timings
+    source: Source = Source.NONE
 
     @property
     def prefilled_tokens(self) -> int:
@@ -58,6 +67,13 @@ class Result:
             f"{self.cached_tokens} of {self.prompt_tokens} tokens cached ({self.reason}),"
             f" first token after {self.timings.first_token_s:.3f} s"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult(Result):
+    """A result whose text was taken apart."""
+
+    reply: Reply = Reply("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +97,15 @@ class Delta(Event):
     """A piece of the reply. The text may be empty while a character is incomplete."""
 
     token: int = 0
+    logprob: float | None = None  # of the token, when asked for
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # (token, logprob), the likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """The last event of a request that could not be served."""
+
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +115,25 @@ class Done(Event):
     result: Result | None = None
 
 
-class Stream(Iterator[Event]):
+R = TypeVar("R", bound=Result)
+
+
+class Stream(Iterator[Event], Generic[R]):
     """The events of one request; `result` runs it to its end when that is still ahead."""
 
-    def __init__(self, events: Generator[Event, None, None]) -> None:
+    def __init__(self, events: Generator[Event, None, R]) -> None:
         self._events = events
-        self._result: Result | None = None
+        self._result: R | None = None
 
     def __next__(self) -> Event:
-        event = next(self._events)
-        if isinstance(event, Done):
-            self._result = event.result
-        return event
+        try:
+            return next(self._events)
+        except StopIteration as end:
+            self._result = end.value if end.value is not None else self._result
+            raise
 
     @property
-    def result(self) -> Result:
+    def result(self) -> R:
         """Raises BadInput when the stream was closed before its end."""
         for _ in self:
             pass

@@ -11,45 +11,23 @@ A session, or several that share a `PrefixCache`, belong to one thread.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import mlx.core as mx
-from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.store import PrefixCache
-from keepwarm.engine.decode import LogitsProcessor, Sampler, decode
+from keepwarm.engine.decode import decode
 from keepwarm.engine.prefill import Prefill
+from keepwarm.engine.request import Sampling
 from keepwarm.errors import BadInput, RenderError
-from keepwarm.events import Delta, Done, Event, Reading, Result, Stream
+from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.parse import parse_reply
 from keepwarm.prompt.render import render_chat, render_text
 
 Message = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen: by default always the likeliest. A seed sets mlx's global one."""
-
-    temperature: float = 0.0
-    top_p: float = 0.0
-    min_p: float = 0.0
-    top_k: int = 0
-    seed: int | None = None
-    processors: Sequence[LogitsProcessor] = ()
-
-    def sampler(self) -> Sampler:
-        if self.seed is not None:
-            mx.random.seed(self.seed)
-        made: Sampler = make_sampler(
-            temp=self.temperature, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k
-        )
-        return made
 
 
 class Session:
@@ -85,7 +63,7 @@ class Session:
         *,
         max_tokens: int = 1024,
         sampling: Sampling | None = None,
-    ) -> Stream:
+    ) -> Stream[ChatResult]:
         """Say something and stream the reply; both join `messages` once the reply is complete.
 
         `message` is what the user says, or one or more messages (tool results, say). Raises
@@ -97,7 +75,7 @@ class Session:
 
     def complete(
         self, text: str, *, max_tokens: int = 1024, sampling: Sampling | None = None
-    ) -> Stream:
+    ) -> Stream[ChatResult]:
         """Continue a text, without chat template and without memory."""
         request = _Request(self, render_text(self.tokenizer, text), None)
         return request.stream(max_tokens, sampling or Sampling())
@@ -128,12 +106,12 @@ class _Request:
         self._text = ""
         self._finish_reason = "length"
 
-    def stream(self, max_tokens: int, sampling: Sampling) -> Stream:
+    def stream(self, max_tokens: int, sampling: Sampling) -> Stream[ChatResult]:
         if max_tokens < 1:
             raise BadInput(f"max_tokens must be at least 1, got {max_tokens}")
         return Stream(self._run(max_tokens, sampling))
 
-    def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, None]:
+    def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, ChatResult]:
         session, prompt = self._session, self._prompt
         began = perf_counter()
         with Prefill(session.model, session.cache, prompt, namespace=session.namespace) as prefill:
@@ -148,7 +126,9 @@ class _Request:
                 if self._can_cut:
                     self._store(prefill)
                 raise
-            yield Done(result=self._finish(prefill))
+            result = self._finish(prefill)
+            yield Done(result=result)
+            return result
 
     def _decode(
         self, prefill: Prefill, max_tokens: int, sampling: Sampling, began: float
@@ -184,7 +164,7 @@ class _Request:
         self._text += text
         return Delta(text, token=token)
 
-    def _finish(self, prefill: Prefill) -> Result:
+    def _finish(self, prefill: Prefill) -> ChatResult:
         session = self._session
         reply = parse_reply(
             session.tokenizer,
@@ -198,7 +178,7 @@ class _Request:
         # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
         if self._can_cut or self._said is None or session._is_append_only(self._read):
             self._store(prefill)
-        return Result(
+        return ChatResult(
             text=self._text,
             reply=reply,
             tokens=self._tokens,

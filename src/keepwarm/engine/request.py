@@ -1,0 +1,118 @@
+"""What the engine is asked for: plain data, no mlx; made on any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from keepwarm.errors import BadInput
+from keepwarm.prompt.boundaries import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the tokens of one request are chosen: by default always the likeliest.
+
+    With a `seed` the same request gives the same tokens, whatever else runs beside it. The
+    presence and frequency penalties look at the reply only, the repetition penalty at the
+    prompt too. Raises BadInput for values that cannot be meant.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    # mlx-lm's logits processors: (all tokens so far, logits (1, vocab)) -> logits.
+    processors: Sequence[Callable[[Any, Any], Any]] = ()
+
+    def __post_init__(self) -> None:
+        for name, is_good, wanted in (
+            ("temperature", 0.0 <= self.temperature < float("inf"), "at least 0"),
+            ("top_p", 0.0 <= self.top_p <= 1.0, "between 0 and 1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "between 0 and 1"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty < float("inf"), "above 0"),
+        ):
+            if not is_good:
+                raise BadInput(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+
+class GrammarKind(StrEnum):
+    """What the text of a grammar is."""
+
+    JSON_SCHEMA = "json_schema"
+    LARK = "lark"
+    REGEX = "regex"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply must look like. It binds once `after` has been generated (the end of a
+    thought), or from the first token on where that is empty."""
+
+    kind: GrammarKind
+    text: str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate."""
+
+    prompt: Prompt
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    namespace: str = ""
+    top_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
+    grammar: Grammar | None = None
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise BadInput(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not all(self.stop):
+            raise BadInput("stop cannot hold an empty text")
+
+
+class IdlePrefill(StrEnum):
+    """What to read while nothing runs."""
+
+    OFF = "off"
+    STRIPPED = "stripped"  # conversations whose template rewrites the reply in the next turn
+    ALL = "all"  # and whatever else of the next turn is known but not stored
+
+
+class DecodeMode(StrEnum):
+    """How running sequences share the model."""
+
+    BATCH = "batch"  # one step for all, where the model's caches can be merged
+    TURN = "turn"  # one after another: each token is computed as if it ran alone
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The engine's own settings; the cache has others."""
+
+    max_running: int = 32  # sequences that decode at once
+    max_queue: int = 256  # requests that wait; more are refused
+    max_stall_s: float = 0.05  # how long prefill may hold up running streams at a time
+    idle_prefill: IdlePrefill = IdlePrefill.ALL
+    decode: DecodeMode = DecodeMode.BATCH
+    memory_bytes: int | None = None  # for the cache and all running sequences; None: measured
+    context_len: int | None = None  # None: what the model's config says
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "max_queue", "memory_bytes", "context_len"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInput(f"{name} must be at least 1, got {value}")
+        if not self.max_stall_s > 0:
+            raise BadInput(f"max_stall_s must be above 0, got {self.max_stall_s}")
