@@ -4,11 +4,9 @@ No mlx; any thread."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from keepwarm.prompt.endings import (
@@ -21,6 +19,7 @@ from keepwarm.prompt.endings import (
     usual_case,
 )
 from keepwarm.prompt.markup import thinking_starts
+from keepwarm.prompt.memory import memory_of
 from keepwarm.prompt.messages import (
     CallForm,
     Message,
@@ -41,8 +40,6 @@ from keepwarm.prompt.template import (
     encode,
     encodes_plainly,
 )
-
-T = TypeVar("T")
 
 # A template that writes the time may render anew while we look; after this many it always does.
 _MAX_TRIES = 3
@@ -75,42 +72,6 @@ def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
     return Prompt(tokenizer.encode(text, add_special_tokens=not has_bos))
 
 
-class _Memory:
-    """What was learned of one tokenizer's templates, the oldest forgotten first. Any thread."""
-
-    MAX_ENTRIES = 4096
-
-    def __init__(self) -> None:
-        self._known: dict[object, Any] = {}
-        self._lock = threading.Lock()
-
-    def recall(self, key: object, learn: Callable[[], T]) -> T:
-        """What is known under `key`, learned now if it is not."""
-        with self._lock:
-            if key in self._known:
-                known: T = self._known[key]
-                return known
-        return self.learn_anew(key, learn)
-
-    def learn_anew(self, key: object, learn: Callable[[], T]) -> T:
-        learned = learn()
-        with self._lock:
-            self._known[key] = learned
-            if len(self._known) > self.MAX_ENTRIES:
-                del self._known[next(iter(self._known))]
-        return learned
-
-
-_memories: WeakKeyDictionary[Any, _Memory] = WeakKeyDictionary()
-
-
-def _memory_of(tokenizer: Tokenizer) -> _Memory:
-    try:
-        return _memories.setdefault(tokenizer, _Memory())
-    except TypeError:
-        return _Memory()  # not hashable, or it takes no weak reference: learn each time
-
-
 class _Rendering:
     """One conversation being rendered."""
 
@@ -118,7 +79,7 @@ class _Rendering:
         self._template = template
         # One tool shows where tools go; all of them would be written for every question.
         self._short = replace(template, tools=template.tools[:1] if template.tools else None)
-        self._memory = _memory_of(template.tokenizer)
+        self._memory = memory_of(template.tokenizer)
         self._key = (template.key(), template.tools is not None)
         self._form = self._call_form(messages)
         self._messages = in_form(messages, self._form)

@@ -1,0 +1,48 @@
+"""What was learned of a tokenizer's templates, kept as long as the tokenizer. Any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from keepwarm.prompt.template import Tokenizer
+
+T = TypeVar("T")
+
+
+class Memory:
+    """What was learned of one tokenizer's templates, the oldest forgotten first."""
+
+    MAX_ENTRIES = 4096
+
+    def __init__(self) -> None:
+        self._known: dict[object, Any] = {}
+        self._lock = threading.Lock()
+
+    def recall(self, key: object, learn: Callable[[], T]) -> T:
+        """What is known under `key`, learned now if it is not."""
+        with self._lock:
+            if key in self._known:
+                known: T = self._known[key]
+                return known
+        return self.learn_anew(key, learn)
+
+    def learn_anew(self, key: object, learn: Callable[[], T]) -> T:
+        learned = learn()
+        with self._lock:
+            self._known[key] = learned
+            if len(self._known) > self.MAX_ENTRIES:
+                del self._known[next(iter(self._known))]
+        return learned
+
+
+_memories: WeakKeyDictionary[Any, Memory] = WeakKeyDictionary()
+
+
+def memory_of(tokenizer: Tokenizer) -> Memory:
+    try:
+        return _memories.setdefault(tokenizer, Memory())
+    except TypeError:
+        return Memory()  # not hashable, or it takes no weak reference: learn each time

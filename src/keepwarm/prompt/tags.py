@@ -1,0 +1,200 @@
+"""The tags a model writes around its thoughts and tool calls, and a reply cut at them as it comes
+in. No mlx; any thread, a Scanner one at a time."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.reply import Called, Piece, Said, Thought, ToolCall
+from keepwarm.prompt.template import Tokenizer
+
+# state → [(tag, next state)]; behind a tag that leads to None nothing counts.
+_Table = dict[str, list[tuple[str, str | None]]]
+
+
+class Scanner:
+    """Cuts one reply at its tags; line breaks stay where they are. What was meant as a tool call
+    but cannot be read is Said, tags and all."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Prompt | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        """`prompt` is what the reply continues: it may have opened a thought already."""
+        self._tokenizer, self._prompt, self._tools = tokenizer, prompt, tools
+        self._table = _table(tokenizer)
+        is_opened = prompt is not None and opens_thought(tokenizer, prompt)
+        start: str | None = getattr(tokenizer, "response_initial_state", None)
+        self._state: str | None = start or ("reasoning" if is_opened else "normal")
+        self.starts_in_thought = is_opened or self._state == "reasoning"
+        self._unread = ""  # may be the beginning of a tag
+        self._call: list[str] = []  # the text of a call so far
+        self._call_tag = ""
+        self._num_calls = 0
+
+    def anew(self) -> Scanner:
+        """For another reply to the same prompt, with any tools."""
+        return Scanner(self._tokenizer, self._prompt, None)
+
+    @property
+    def can_think(self) -> bool:
+        return self.starts_in_thought or self._reaches("reasoning")
+
+    @property
+    def can_call(self) -> bool:
+        return self._reaches("tool")
+
+    def push(self, text: str) -> list[Piece]:
+        """What is certain now that `text` follows. Mutates."""
+        self._unread += text
+        pieces: list[Piece] = []
+        while self._state is not None:
+            found = self._find_tag()
+            undecided = self._undecided_from()
+            if found is None or undecided <= found[0]:
+                pieces += self._passed(self._unread[:undecided])
+                self._unread = self._unread[undecided:]
+                return pieces
+            pieces += self._cross(*found)
+        self._unread = ""
+        return pieces
+
+    def end(self) -> list[Piece]:
+        """What is left when nothing follows. Mutates."""
+        pieces: list[Piece] = []
+        while self._state is not None and (found := self._find_tag()) is not None:
+            pieces += self._cross(*found)
+        if self._state is not None:
+            pieces += self._passed(self._unread)
+        if self._state == "tool":
+            pieces += self._close_call("")
+        self._unread, self._state = "", None
+        return pieces
+
+    def _find_tag(self) -> tuple[int, str, str | None] | None:
+        """(place, tag, next state) of the first tag in the unread text, of two the longer."""
+        found = [
+            (place, -len(tag), tag, following)
+            for tag, following in self._edges()
+            if (place := self._unread.find(tag)) >= 0
+        ]
+        if not found:
+            return None
+        place, _, tag, following = min(found, key=lambda edge: edge[:2])
+        return place, tag, following
+
+    def _undecided_from(self) -> int:
+        """Where in the unread text a tag begins whose end has not come yet."""
+        unread = self._unread
+        tags = [tag for tag, _ in self._edges()]
+        longest = max(map(len, tags), default=1)
+        for place in range(max(0, len(unread) - longest + 1), len(unread)):
+            rest = unread[place:]
+            if any(len(rest) < len(tag) and tag.startswith(rest) for tag in tags):
+                return place
+        return len(unread)
+
+    def _cross(self, place: int, tag: str, following: str | None) -> Iterator[Piece]:
+        """Goes behind `tag` into the next state."""
+        yield from self._passed(self._unread[:place])
+        if self._state == "tool":
+            yield from self._close_call(tag)
+        self._unread = self._unread[place + len(tag) :]
+        self._state = following
+        if following == "tool":
+            self._call_tag = tag
+        elif following == "reasoning":
+            yield Thought("")
+
+    def _passed(self, text: str) -> Iterator[Piece]:
+        """Text without tags; a model's own states may hold text that is nobody's."""
+        if self._state == "tool":
+            self._call.append(text)
+        elif text and self._state == "normal":
+            yield Said(text)
+        elif text and self._state == "reasoning":
+            yield Thought(text)
+
+    def _close_call(self, end_tag: str) -> Iterator[Piece]:
+        text = "".join(self._call)
+        calls = _read_calls(self._tokenizer, text, self._tools)
+        if not calls:
+            yield Said(self._call_tag + text + end_tag)
+        for call in calls:
+            yield Called(self._num_calls, call)
+            self._num_calls += 1
+        self._call, self._call_tag = [], ""
+
+    def _edges(self) -> list[tuple[str, str | None]]:
+        return self._table.get(self._state or "", [])
+
+    def _reaches(self, state: str) -> bool:
+        return any(state == following for edges in self._table.values() for _, following in edges)
+
+
+def opens_thought(tokenizer: Tokenizer, prompt: Prompt) -> bool:
+    """Whether the generation prompt of `prompt` leaves a thought open."""
+    start_tokens = getattr(tokenizer, "think_start_tokens", None)
+    end_tokens = getattr(tokenizer, "think_end_tokens", None)
+    if not start_tokens or not end_tokens:
+        return False
+    # Users write tags too; the generation prompt begins behind the last message.
+    tail = prompt.tokens[prompt.last_message_end or 0 :].tolist()
+    return _last_index(tail, start_tokens) > _last_index(tail, end_tokens)
+
+
+def _last_index(tokens: Sequence[int], wanted: Sequence[int]) -> int:
+    """How many tokens lie before the last occurrence of `wanted`, plus one; 0 without one."""
+    width = len(wanted)
+    places = range(len(tokens) - width + 1, 0, -1)
+    return next((i for i in places if list(tokens[i - 1 : i - 1 + width]) == list(wanted)), 0)
+
+
+def _table(tokenizer: Tokenizer) -> _Table:
+    """The same table mlx-lm's server streams by."""
+    facts: Any = tokenizer
+    table: _Table = {"normal": [], "reasoning": [], "tool": []}
+    given: Mapping[str, Any] = getattr(facts, "response_transitions", {})
+    if getattr(facts, "has_thinking", False):
+        table["normal"].append((facts.think_start, "reasoning"))
+        table["reasoning"].append((facts.think_end, "normal"))
+    if getattr(facts, "has_tool_calling", False):
+        # A response format of the model's own decides where calls start.
+        if not any(state == "tool" for edges in given.values() for _, state in edges):
+            table["normal"].append((facts.tool_call_start, "tool"))
+        table["reasoning"].append((facts.tool_call_start, "tool"))
+        if facts.tool_call_end:
+            table["tool"].append((facts.tool_call_end, "normal"))
+    for tag in getattr(facts, "structural_markers", ()):
+        table["normal"].append((tag, "normal"))
+    for state, edges in given.items():
+        table.setdefault(state, []).extend(edges)
+    return table
+
+
+def _read_calls(
+    tokenizer: Tokenizer, piece: str, tools: Sequence[Mapping[str, Any]] | None
+) -> list[ToolCall]:
+    parser: Any = getattr(tokenizer, "tool_parser", None)
+    try:
+        parsed = parser(piece, tools)
+        return [_read_call(call) for call in (parsed if isinstance(parsed, list) else [parsed])]
+    except Exception:
+        # A model may write anything, and each parser fails in its own way.
+        return []
+
+
+def _read_call(call: Mapping[str, Any]) -> ToolCall:
+    name, arguments = call["name"], call.get("arguments", {})
+    if not isinstance(name, str):
+        raise TypeError(f"a tool's name must be text, got {name!r}")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    # Nine letters and digits: the one form that all templates accept.
+    return ToolCall(str(call.get("id") or uuid.uuid4().hex[:9]), name, arguments)
