@@ -94,9 +94,10 @@ class Reading(Event):
 
 @dataclass(frozen=True, slots=True)
 class Delta(Event):
-    """A piece of the reply. The text may be empty while a character is incomplete."""
+    """A piece of the reply: a token, or text that was held back. The text may be empty while a
+    character is incomplete."""
 
-    token: int = 0
+    token: int | None = None
     logprob: float | None = None  # of the token, when asked for
     top_logprobs: tuple[tuple[int, float], ...] = ()  # (token, logprob), the likeliest first
 

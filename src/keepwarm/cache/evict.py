@@ -198,6 +198,15 @@ class Evictor:
             below.holds.clear()
             self._take_off(space, below)
 
+    def discard(self, space: Space, node: Node) -> None:
+        """Drop a leaf that turned out to be of no use; nobody will ask where it went."""
+        if not node.children and not node.pins:
+            self._counts["discarded"] += 1
+            checkpoint = node.checkpoint
+            self._drop_leaf(space, node)
+            if checkpoint is not None:
+                self.recall(space.name, checkpoint.digest)
+
     def _drop_leaf(self, space: Space, node: Node) -> None:
         """Drop a leaf, and above it the rows that no checkpoint leads to any more."""
         while True:

@@ -15,6 +15,7 @@ class Ledger:
     rows_bytes: int = 0
     snapshot_bytes: int = 0
     peak_bytes: int = field(default=0)
+    reserved_bytes: int = 0  # of the budget, lent to running sequences for now
 
     def __post_init__(self) -> None:
         if self.budget_bytes < 0:
@@ -26,7 +27,8 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        return self.budget_bytes - self.held_bytes
+        """What may be added; negative when more was lent than was free."""
+        return self.budget_bytes - self.reserved_bytes - self.held_bytes
 
     def add(self, *, rows_bytes: int = 0, snapshot_bytes: int = 0) -> None:
         """Mutates. Raises Corrupt when that would pass the budget: room is made before."""

@@ -119,12 +119,16 @@ class PrefixCache:
         At most `limit` tokens, by default all but the last: the model must read something to
         say what comes next.
         """
-        limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
-        found = self._find(prompt, namespace, limit)
+        found = self.peek(prompt, namespace=namespace, limit=limit)
         self._counts[f"match_{found.reason}"] += 1
         self._counts["prompt_tokens"] += len(prompt)
         self._counts["cached_tokens"] += found.cached_len
         return found
+
+    def peek(self, prompt: Prompt, *, namespace: str = "", limit: int | None = None) -> Match:
+        """What `match` would find now, outside the statistics. Changes nothing."""
+        limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
+        return self._find(prompt, namespace, limit)
 
     def _find(self, prompt: Prompt, namespace: str, limit: int) -> Match:
         if self.disabled_because is not None:
@@ -348,6 +352,24 @@ class PrefixCache:
     def evict_to(self, held_bytes: int) -> None:
         """Evict by the policy until at most `held_bytes` are held, or all the rest is pinned."""
         self._evictor.evict_to(held_bytes, list(self._spaces.values()), self._clock())
+
+    def discard(self, prompt: Prompt, *, namespace: str = "") -> None:
+        """Drop what was stored at the very end of `prompt`, unless something hangs on it."""
+        space = self._spaces.get(namespace)
+        if space is None:
+            return
+        walk = space.tree.walk(self._keys(prompt))
+        if walk.path and walk.path[-1].end == len(prompt) == walk.matched:
+            self._evictor.discard(space, walk.path[-1])
+
+    def lend(self, nbytes: int) -> bool:
+        """Leave that much of the budget to running sequences until told otherwise, and evict
+        what is in the way. False when what is pinned does not leave as much."""
+        self.ledger.reserved_bytes = nbytes
+        allowed = self.ledger.budget_bytes - nbytes
+        if self.ledger.held_bytes > allowed:
+            self.evict_to(allowed)
+        return self.ledger.held_bytes <= max(0, allowed)
 
     def evict_tips(self, num_tips: int, policy: Policy) -> None:
         """Evict whole tips in the order of `policy`, until at most `num_tips` are left or all

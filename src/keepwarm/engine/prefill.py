@@ -5,6 +5,7 @@ Runs on the thread that owns the arrays.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,12 +23,20 @@ from keepwarm.state.base import owned
 class Prefill:
     """Brings live caches to the end of a prompt: match, restore, read the rest, store.
 
-    Use as a context manager, which holds what was matched until the end; iterate `steps`.
+    Use as a context manager, which holds what was matched until the end; call `advance` until
+    it is done, or iterate `steps`.
     """
 
     def __init__(
-        self, model: Any, cache: PrefixCache, prompt: Prompt, *, namespace: str = ""
+        self,
+        model: Any,
+        cache: PrefixCache,
+        prompt: Prompt,
+        *,
+        namespace: str = "",
+        match: Match | None = None,
     ) -> None:
+        """`match` is what the cache was found to have, when that is known already."""
         self.prompt = prompt
         self.timings = Timings()
         self._model = model
@@ -35,16 +44,22 @@ class Prefill:
         self._namespace = namespace
         self._logits: mx.array | None = None
         with self.timings.measuring("lookup_s"):
-            self.match: Match = cache.match(prompt, namespace=namespace)
+            self.match: Match = match or cache.match(prompt, namespace=namespace)
         self._pin: Pin = cache.pin(self.match)
         with self.timings.measuring("restore_s"):
             self.live: Live = cache.restore(self.match)
         self.cached_len = self.live.position
+        self.stored_len = self.live.position  # how far it is in the cache
+        self._stops = self._plan()
 
     def __enter__(self) -> Prefill:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what is held in the cache. May be called again."""
         self._pin.release()
 
     @property
@@ -53,11 +68,49 @@ class Prefill:
         assert self._logits is not None, "the prompt has not been read to its end"
         return self._logits
 
+    @property
+    def stops(self) -> list[int]:
+        """The positions ahead where something will be stored."""
+        return [stop.position for stop in self._stops if stop.kind is not StopKind.END]
+
+    @property
+    def is_done(self) -> bool:
+        return not self._stops
+
+    @property
+    def num_ahead(self) -> int:
+        """How many tokens are still to be read."""
+        return self._stops[-1].position - self.live.position if self._stops else 0
+
+    def stop_at(self, position: int) -> None:
+        """Make one more checkpoint, where a waiting prompt parts from this one. Mutates.
+
+        Not in exact mode, whose stops depend on nothing but the prompt.
+        """
+        is_ahead = self.live.position < position < len(self.prompt)
+        if is_ahead and not self._cache.exact and position not in self.stops:
+            insort(self._stops, Stop(position, StopKind.BRANCH))
+
     def steps(self) -> Iterator[int]:
         """Reads one chunk at a time; yields the position reached. Can be given up between."""
-        for stop in self._stops():
-            self._step(stop)
-            yield stop.position
+        while not self.is_done:
+            self.advance()
+            yield self.live.position
+
+    def advance(self, max_tokens: int | None = None) -> None:
+        """Read up to the next stop, and store there; or at most `max_tokens`, to let others
+        go on meanwhile. In exact mode a chunk is never cut: its shape is part of the answer."""
+        stop, start = self._stops[0], self.live.position
+        if max_tokens is None or self._cache.exact or start + max_tokens >= stop.position:
+            self._read(stop.position, stop)
+            del self._stops[0]
+        else:
+            self._read(start + max_tokens, None)
+
+    def keep(self) -> None:
+        """Store what was read since the last stop, when the prefill ends early. Mutates."""
+        if self.live.position > self.stored_len and not self._cache.exact:
+            self.insert(self.prompt, StopKind.STEP)
 
     def insert(self, prompt: Prompt, kind: StopKind) -> Inserted:
         """Store where the live caches stand now, and hold that instead."""
@@ -68,6 +121,8 @@ class Prefill:
         # What the insert waited for was the model.
         self.timings.insert_s -= done.wait_s
         self.timings.prefill_s += done.wait_s
+        if done.is_stored:
+            self.stored_len = self.live.position
         return done
 
     @property
@@ -76,27 +131,46 @@ class Prefill:
         is_as_found = self.cached_len == self.match.cached_len
         return self.match.reason if is_as_found else Reason.FAULT
 
-    def _stops(self) -> list[Stop]:
+    def _plan(self) -> list[Stop]:
         # From where the caches really stand: a restore that fails leaves them at the start.
         start = self.live.position
         return self._cache.stops(self.match, start=start) if start < len(self.prompt) else []
 
-    def _step(self, stop: Stop) -> None:
+    def _read(self, upto: int, stop: Stop | None) -> None:
+        """One call of the model; what is to happen at `stop`, when there is one, happens."""
         start, before = self.live.position, self.timings.prefill_s
-        tokens = self.prompt.tokens[start : stop.position]
+        tokens = self.prompt.tokens[start:upto]
         with self.timings.measuring("prefill_s"):
             logits = self._model(mx.array(tokens)[None], cache=self.live.caches)
             self.live.advance(tokens)
-            if stop.kind is StopKind.END:
+            if stop is not None and stop.kind is StopKind.END:
                 self._logits = owned(logits[:, -1, :])  # (1, vocab), not a view of the chunk's
             # Without logits: before the end they are never computed. Not waited for, so that
             # the copies to be stored are laid out meanwhile.
             mx.async_eval(self._states(), self._logits)  # type: ignore[no-untyped-call]
-        if stop.kind is not StopKind.END:
+        if stop is not None and stop.kind is not StopKind.END:
             self.insert(self.prompt, stop.kind)
         with self.timings.measuring("prefill_s"):
             mx.eval(self._states(), self._logits)
-        self._cache.cost.observe(start, stop.position, self.timings.prefill_s - before)
+        self._cache.cost.observe(start, upto, self.timings.prefill_s - before)
 
     def _states(self) -> list[Any]:
         return [cache.state for cache in self.live.caches]
+
+
+class Warming(Prefill):
+    """Reads a prompt only to have it stored: no logits, and a checkpoint at its very end (in
+    exact mode at the last stop of its schedule)."""
+
+    def __init__(
+        self, model: Any, cache: PrefixCache, prompt: Prompt, *, namespace: str = ""
+    ) -> None:
+        match = cache.peek(prompt, namespace=namespace, limit=len(prompt))
+        super().__init__(model, cache, prompt, namespace=namespace, match=match)
+
+    def _plan(self) -> list[Stop]:
+        start, end = self.live.position, len(self.prompt)
+        stops = [s for s in self._cache.placement.schedule(self.prompt) if s.position > start]
+        if not self._cache.exact and start < end and (not stops or stops[-1].position < end):
+            stops.append(Stop(end, StopKind.TAIL))
+        return stops

@@ -1,0 +1,243 @@
+"""Decode: one step of the model for all sequences that run together. Engine thread.
+
+A sequence that runs alone keeps its own caches. When another joins, both move into mlx-lm's
+batch caches; when only one is left, it gets its own back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from keepwarm.cache.live import Live
+from keepwarm.engine import merging
+from keepwarm.engine.sampling import Draw, logprobs
+
+log = logging.getLogger("keepwarm.engine")
+
+# A short sequence beside a long one is padded to its length: apart when that wastes more.
+_MAX_PADDING = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token that was generated; `logprob` and `top` where they were asked for."""
+
+    value: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Row:
+    """One sequence in decode. `token` is drawn and not yet read by the model."""
+
+    def __init__(
+        self,
+        live: Live,
+        draw: Draw,
+        logits: mx.array,
+        *,
+        num_top: int | None = None,
+        replay: Sequence[int] = (),
+    ) -> None:
+        """Draws the first token from `logits` (1, vocab), or takes it from `replay`: the tokens
+        that were drawn before the sequence was preempted, and are not to be drawn again."""
+        self.live = live
+        self.draw = draw
+        self.error: Exception | None = None
+        self._num_top = num_top
+        self._replay = deque(replay)
+        self.token = self.next_token(logits)
+        self.is_apart = False  # runs in a group of its own
+
+    def next_token(self, logits: mx.array) -> mx.array:
+        """The next token (1,), lazily, and its log probabilities where asked for. Mutates."""
+        if self._replay:
+            value = self._replay.popleft()
+            token = mx.array([value], dtype=mx.uint32)
+            self.draw.force(value)
+        else:
+            token = self.draw(logits).astype(mx.uint32)
+        self._logprobs = None
+        if self._num_top is not None:
+            self._logprobs = logprobs(logits, token, self._num_top)
+        return token
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest token is all that is wanted."""
+        return self.draw.is_greedy and self._num_top is None and not self._replay
+
+    @property
+    def pending(self) -> list[mx.array]:
+        """What is to be computed along with the token."""
+        return list(self._logprobs or ())
+
+    def reading(self, value: int) -> Token:
+        """The token with its log probabilities, as plain numbers. Call before the next draw."""
+        if self._logprobs is None:
+            return Token(value)
+        chosen, ids, values = (np.array(x).reshape(-1) for x in self._logprobs)
+        top = tuple(zip(ids.tolist(), values.tolist()))
+        return Token(value, float(chosen[0]), top)
+
+
+class Group:
+    """Rows that share one step of the model."""
+
+    def __init__(self, model: Any, row: Row) -> None:
+        self._model = model
+        self.rows = [row]
+        self._caches: list[Any] = row.live.caches
+        self._tokens = row.token  # (B,): drawn, not yet read by the model
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def longest(self) -> int:
+        return max(row.live.position for row in self.rows)
+
+    def suits(self, row: Row) -> bool:
+        """Whether a row can join without wasting much memory on padding."""
+        if self.rows[0].is_apart:
+            return False
+        mine, its = self.longest, row.live.position
+        waste = (its - mine) * len(self) if its > mine else mine - its
+        return waste <= max(_MAX_PADDING, min(mine, its))
+
+    def join(self, row: Row) -> None:
+        """Mutates. Raises whatever mlx-lm does when these caches cannot be merged, and leaves
+        group and row as they were."""
+        if len(self) == 1:
+            batch = merging.merged([self._caches, row.live.caches])
+            merging.extracted(batch, 1)  # lazily: the proof that it can be taken apart again
+            self._caches = batch
+        else:
+            merging.extend(self._caches, merging.merged([row.live.caches]))
+        self._set_free(row)
+        self._set_free(self.rows[0])
+        self.rows.append(row)
+        self._tokens = mx.concatenate([self._tokens, row.token])
+
+    @staticmethod
+    def _set_free(row: Row) -> None:
+        row.live.caches = []  # they live in the batch now
+
+    def step(self) -> list[Token | Exception]:
+        """One token for each row, which the model has read when this returns; or what went
+        wrong with that row. Raises what the model raises."""
+        tokens = self._tokens  # (B,)
+        logits = self._model(tokens[:, None], cache=self._caches)[:, -1, :]  # (B, vocab)
+        self._start(tokens)
+        if any(row.draw.is_guided or row.pending for row in self.rows):
+            # What is drawn next depends on this token: let the model run while it is looked at.
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            read = self._read(tokens)
+            self._tokens = self._draw(logits)
+            self._start(self._tokens)
+        else:
+            self._tokens = self._draw(logits)
+            self._start(self._tokens)
+            read = self._read(tokens)
+        return [row.error or token for row, token in zip(self.rows, read)]
+
+    def _read(self, tokens: mx.array) -> list[Token]:
+        values: list[int] = np.array(tokens).tolist()
+        for row, value in zip(self.rows, values):
+            row.live.advance([value])
+            if row.draw.is_guided:
+                row.draw.accept(value)
+        return [row.reading(value) for row, value in zip(self.rows, values)]
+
+    def _draw(self, logits: mx.array) -> mx.array:
+        """The next tokens (B,)."""
+        if all(row.is_plain for row in self.rows):
+            return mx.argmax(logits, axis=-1).astype(mx.uint32)
+        drawn = []
+        for i, row in enumerate(self.rows):
+            try:
+                row.token = row.next_token(logits[i : i + 1])
+            except Exception as error:
+                # One row's trouble is not the others'.
+                row.error = error
+                row.token = mx.zeros((1,), dtype=mx.uint32)
+            drawn.append(row.token)
+        return mx.concatenate(drawn)
+
+    def _start(self, tokens: mx.array) -> None:
+        pending = [array for row in self.rows for array in row.pending]
+        mx.async_eval(tokens, pending)  # type: ignore[no-untyped-call]
+
+    def drawn(self, row: Row) -> int:
+        """The token of `row` that is drawn and not yet read."""
+        return int(np.array(self._tokens)[self.rows.index(row)])
+
+    def take(self, row: Row) -> None:
+        """Give a row its own caches back, at the position it has reached. The row stays a part
+        of the group until `drop`. Mutates the row."""
+        if len(self) > 1 or not row.live.caches:
+            row.live.caches = merging.extracted(self._caches, self.rows.index(row))
+
+    def drop(self, gone: Sequence[Row]) -> None:
+        """Rows leave. Mutates."""
+        stay = [i for i, row in enumerate(self.rows) if row not in gone]
+        was_merged = len(self) > 1
+        self.rows = [self.rows[i] for i in stay]
+        if not stay:
+            self._caches = []
+            return
+        self._tokens = self._tokens[mx.array(stay)]
+        if not was_merged:
+            return
+        if len(stay) == 1:
+            self._caches = merging.extracted(self._caches, stay[0])
+            self.rows[0].live.caches = self._caches
+        else:
+            merging.keep(self._caches, stay)
+
+
+class Batch:
+    """All running sequences, in as few groups as their caches allow."""
+
+    def __init__(self, model: Any, *, can_merge: bool) -> None:
+        self._model = model
+        self.can_merge = can_merge
+        self.groups: list[Group] = []
+
+    def __len__(self) -> int:
+        return sum(len(group) for group in self.groups)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for group in self.groups for row in group.rows]
+
+    def add(self, row: Row) -> None:
+        """Let a row run with the others, or beside them. Mutates."""
+        group = next((group for group in self.groups if group.suits(row)), None)
+        if group is not None and self.can_merge and not row.is_apart:
+            try:
+                group.join(row)
+                return
+            except Exception:
+                if len(group) > 1:
+                    raise
+                log.warning("these caches cannot be merged: decoding in turn", exc_info=True)
+                self.can_merge = False
+        self.groups.append(Group(self._model, row))
+
+    def group_of(self, row: Row) -> Group:
+        return next(group for group in self.groups if row in group.rows)
+
+    def drop(self, rows: Sequence[Row]) -> None:
+        """Rows leave. Mutates."""
+        for group in self.groups:
+            if any(row in rows for row in group.rows):
+                group.drop(rows)
+        self.groups = [group for group in self.groups if group.rows]

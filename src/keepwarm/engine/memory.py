@@ -1,0 +1,90 @@
+"""How much memory a running sequence takes, so that it is known before one is admitted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from keepwarm.state.nested import flattened
+
+# mlx-lm's caches grow by this many rows at a time.
+_STEP = 256
+
+# The rest is for activations, the tokenizer and whatever else runs here.
+_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Layers that take `token_bytes` for each token, up to `max_tokens` of them."""
+
+    token_bytes: int
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The bytes of one sequence's live caches, by the number of tokens they have seen."""
+
+    fixed_bytes: int = 0
+    growths: tuple[Growth, ...] = ()
+
+    def at(self, num_tokens: int) -> int:
+        """What a sequence of that length takes, with the slack of its buffers."""
+        rounded = -(-num_tokens // _STEP) * _STEP
+        return self.fixed_bytes + sum(
+            growth.token_bytes
+            * (rounded if growth.max_tokens is None else min(rounded, growth.max_tokens + _STEP))
+            for growth in self.growths
+        )
+
+    @classmethod
+    def of(cls, caches: Sequence[Any]) -> Footprint:
+        """Measured from live caches that have seen a few tokens."""
+        fixed, growths = 0, []
+        for leaf in flattened(caches):
+            rows = _row_arrays(leaf)
+            if rows:
+                token_bytes = sum(array.nbytes // array.shape[2] for array in rows)
+                growths.append(Growth(token_bytes, _window_of(leaf)))
+            else:
+                fixed += _nbytes_of(leaf)
+        return cls(fixed, tuple(growths))
+
+
+def _row_arrays(leaf: Any) -> list[mx.array]:
+    keys = getattr(leaf, "keys", None)
+    if keys is None or not hasattr(leaf, "offset"):
+        return []
+    found = [array for _, array in tree_flatten([keys, leaf.values])]
+    return [array for array in found if isinstance(array, mx.array) and array.ndim == 4]
+
+
+def _window_of(leaf: Any) -> int | None:
+    size = getattr(leaf, "max_size", None)
+    if size is None and (chunk := getattr(leaf, "chunk_size", None)) is not None:
+        size = 2 * chunk  # the chunk before goes when the next one begins
+    return size
+
+
+def _nbytes_of(leaf: Any) -> int:
+    arrays = [array for _, array in tree_flatten(leaf.state)]
+    return sum(array.nbytes for array in arrays if isinstance(array, mx.array))
+
+
+def free_bytes() -> int:
+    """What the cache and the running sequences may take together: a share of the device's
+    memory, without what is taken now (the weights, usually)."""
+    info = mx.device_info()
+    total = (
+        info.get("max_recommended_working_set_size")
+        or info.get("memory_size")
+        or info.get("total_memory")
+        or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )
+    return max(1, int(_SHARE * int(total)) - mx.get_active_memory())

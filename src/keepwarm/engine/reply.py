@@ -1,0 +1,57 @@
+"""The text of a reply while its tokens arrive, with stop texts cut off. Engine thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class ReplyText:
+    """Tokens to text. What may turn out to begin a stop text is held back."""
+
+    def __init__(self, detokenizer: Any, stop: Sequence[str] = ()) -> None:
+        self._detokenizer = detokenizer
+        self._stop = tuple(stop)
+        self._held = ""
+        self.text = ""  # all that was given out
+        self.is_stopped = False  # a stop text was found; it and what follows are cut off
+
+    def push(self, token: int) -> str:
+        """The text that is certain with this token. Mutates."""
+        try:
+            self._detokenizer.add_token(token)
+        except (IndexError, KeyError):
+            # A model may have more tokens than its tokenizer.
+            return ""
+        return self._give(self._detokenizer.last_segment)
+
+    def end(self) -> str:
+        """What was held back, at the end of the reply. Mutates."""
+        if self.is_stopped:
+            return ""
+        self._detokenizer.finalize()
+        given = self._give(self._detokenizer.last_segment)
+        if not self.is_stopped:
+            rest, self._held = self._held, ""
+            self.text += rest
+            given += rest
+        return given
+
+    def _give(self, piece: str) -> str:
+        self._held += piece
+        found = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.is_stopped = True
+            given, self._held = self._held[: min(found)], ""
+        else:
+            keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)
+            cut = len(self._held) - keep
+            given, self._held = self._held[:cut], self._held[cut:]
+        self.text += given
+        return given
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that `stop` begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

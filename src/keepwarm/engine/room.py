@@ -1,0 +1,59 @@
+"""Room in memory for running sequences: the cache gives way to them. Engine thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.batch import Batch
+from keepwarm.engine.memory import Footprint
+from keepwarm.engine.scheduler import Job
+
+# A request that waits this long for room is overtaken no more.
+_PATIENCE_S = 10.0
+
+# Tokens that a sequence is expected to generate when it is admitted; more is found on the way.
+_HEADROOM = 256
+
+
+class Room:
+    """Counts what running sequences take, and lends them that much of the cache's budget."""
+
+    def __init__(self, cache: PrefixCache, footprint: Footprint, memory_bytes: int) -> None:
+        self._cache = cache
+        self._footprint = footprint
+        self.memory_bytes = memory_bytes
+        self._last: tuple[int, int] | None = None
+
+    def live_bytes(self, batch: Batch, reading: Sequence[int]) -> int:
+        """Of all rows in decode, padding included, and of prompts (their lengths) being read."""
+        at = self._footprint.at
+        decoding = sum(len(group) * at(group.longest + 1) for group in batch.groups)
+        return decoding + sum(at(num_tokens) for num_tokens in reading)
+
+    def needed_bytes(self, num_tokens: int) -> int:
+        """What a prompt of that length needs at least to be answered."""
+        return self._footprint.at(num_tokens + 1)
+
+    def fitting(self, ready: Sequence[Job], live_bytes: int) -> list[Job]:
+        """Those that there is room for besides what runs, the cache not counted."""
+        found = []
+        for job in ready:
+            if live_bytes + self._footprint.at(len(job.tokens) + _HEADROOM) <= self.memory_bytes:
+                found.append(job)
+            elif not live_bytes:
+                found.append(job)  # it runs alone or never
+            elif perf_counter() - job.arrived > _PATIENCE_S:
+                break
+        return found
+
+    def make(self, live_bytes: int) -> bool:
+        """Evict what is in the way of that much. False when what is pinned does not allow it."""
+        budget = self._cache.ledger.budget_bytes
+        lent = max(0, budget - (self.memory_bytes - live_bytes))
+        if (live_bytes, lent) == self._last:
+            return True
+        is_made = self._cache.lend(min(lent, budget)) and live_bytes <= self.memory_bytes
+        self._last = (live_bytes, lent) if is_made else None
+        return is_made

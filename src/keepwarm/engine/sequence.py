@@ -1,0 +1,149 @@
+"""One request on its way through the engine. Engine thread, but for `cancel`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from keepwarm.cache.explain import Reason
+from keepwarm.engine.batch import Row, Token
+from keepwarm.engine.prefill import Prefill
+from keepwarm.engine.reply import ReplyText
+from keepwarm.engine.request import Request
+from keepwarm.engine.sampling import Draw
+from keepwarm.engine.scheduler import Job
+from keepwarm.events import Delta, Event, Failed, Reading, Result, Source, Timings
+from keepwarm.prompt.boundaries import Prompt
+
+log = logging.getLogger("keepwarm.engine")
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request, what was generated for it so far, and what it holds."""
+
+    request: Request
+    on_event: OnEvent
+    reply: ReplyText
+    job: Job
+    arrived: float = field(default_factory=perf_counter)
+    is_cancelled: bool = False  # set on any thread, seen between two chunks
+    prefill: Prefill | None = None
+    draw: Draw | None = None
+    row: Row | None = None
+    tokens: list[int] = field(default_factory=list)
+    replay: list[int] = field(default_factory=list)  # drawn before it was preempted
+    num_known: int = 0  # tokens of the replay that were given out before
+    runs_apart: bool = False  # a step together with others failed
+    source: Source = Source.NONE
+    cached_len: int = 0
+    reason: Reason = Reason.COLD
+    timings: Timings = field(default_factory=Timings)
+    _decoding_since: float = 0.0
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.request.prompt
+
+    @property
+    def read(self) -> Prompt:
+        """The prompt and the reply so far."""
+        return self.prompt.extended(self.tokens) if self.tokens else self.prompt
+
+    def cancel(self) -> None:
+        """Any thread."""
+        self.is_cancelled = True
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on; nobody to hear it means the request is given up."""
+        try:
+            self.on_event(event)
+        except Exception:
+            log.exception("an event could not be delivered; the request is cancelled")
+            self.is_cancelled = True
+
+    def begin(self, prefill: Prefill) -> None:
+        """The prompt is being read now, perhaps for the second time. Mutates."""
+        is_first = not self.timings.queue_s
+        self.prefill = prefill
+        if is_first:
+            prefill.timings.queue_s = max(perf_counter() - self.arrived, 1e-9)
+            self.timings = prefill.timings
+            self.cached_len, self.reason = prefill.cached_len, prefill.reason
+            if not self.cached_len:
+                self.source = Source.NONE
+            elif self.source is Source.NONE:
+                self.source = Source.RAM
+            self.tell_reading()
+
+    def tell_reading(self) -> None:
+        assert self.prefill is not None
+        position, total = self.prefill.live.position, len(self.prefill.prompt)
+        self.tell(Reading(position=position, prompt_tokens=total, cached_tokens=self.cached_len))
+
+    def run(self, row: Row) -> None:
+        """The prompt is read; tokens come. Mutates."""
+        self.row = row
+        self._decoding_since = perf_counter()
+
+    def take(self, token: Token, eos_ids: frozenset[int]) -> str | None:
+        """Pass a generated token on. Returns why the reply ends with it, or None. Mutates."""
+        if self.num_known:
+            self.num_known -= 1
+            return None
+        if not self.tokens:
+            self.timings.first_token_s = perf_counter() - self.arrived
+        self.tokens.append(token.value)
+        if token.value in eos_ids and not self.request.ignore_eos:
+            return "stop"
+        text = self.reply.push(token.value)
+        self.tell(Delta(text, token.value, token.logprob, token.top))
+        if self.reply.is_stopped:
+            return "stop"
+        return "length" if len(self.tokens) >= self.request.max_tokens else None
+
+    def result(self, finish_reason: str) -> Result:
+        """Closes the text: what was held back is given out. Mutates."""
+        if rest := self.reply.end():
+            self.tell(Delta(rest))
+        if self._decoding_since:
+            self.timings.decode_s += perf_counter() - self._decoding_since
+        return Result(
+            text=self.reply.text,
+            tokens=self.tokens,
+            finish_reason=finish_reason,
+            prompt_tokens=len(self.prompt),
+            cached_tokens=self.cached_len,
+            reason=self.reason,
+            timings=self.timings,
+            source=self.source,
+        )
+
+    def pause(self, *, drawn: int | None, replays: bool) -> None:
+        """Forget the model's state, but nothing of the reply: it is read again later.
+
+        `drawn` was drawn but not passed on; with `replays` the reply is not read as a part of
+        the prompt but decoded again, token by token. Mutates.
+        """
+        if not self.num_known:  # otherwise it was in the middle of the same replay
+            self.replay = [*(self.tokens if replays else ()), *([] if drawn is None else [drawn])]
+        self.num_known = len(self.tokens) if replays else 0
+        self.release()
+
+    def unpin(self) -> None:
+        """Let go of what is held in the cache. Mutates."""
+        if self.prefill is not None:
+            self.prefill.close()
+
+    def release(self) -> None:
+        """Let go of all arrays and of what is held in the cache. Mutates."""
+        self.unpin()
+        self.prefill = self.row = None
+
+    def fail(self, error: Exception) -> None:
+        self.release()
+        self.tell(Failed(error=error))

@@ -1,0 +1,45 @@
+"""What is kept of a reply for the turn after it, and what is read for that turn in advance.
+
+Engine thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keepwarm.cache.placement import StopKind
+from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.idle import Idle
+from keepwarm.engine.request import IdlePrefill
+from keepwarm.engine.sequence import Sequence
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.follow_up import continues
+
+
+class Warmth:
+    """Stores replies, and corrects itself when it is told how the conversation goes on."""
+
+    def __init__(self, model: Any, cache: PrefixCache, mode: IdlePrefill) -> None:
+        self.idle = Idle(model, cache)
+        self._cache = cache
+        self._mode = mode
+
+    def keep_reply(self, sequence: Sequence) -> None:
+        """Store the state at the end of a reply, whole or cut short: the next turn may begin
+        with it. Not in exact mode, where decoded rows are not reused. Mutates the cache."""
+        if sequence.tokens and sequence.prefill is not None and not self._cache.exact:
+            sequence.prefill.insert(sequence.read, StopKind.REPLY)
+
+    def follow_up(self, sequence: Sequence, upcoming: Prompt) -> None:
+        """The next turn will begin with `upcoming`. A state that it does not pass through is
+        dropped where that frees a snapshot; what it lacks is read when nothing else is to do."""
+        read, namespace = sequence.read, sequence.request.namespace
+        goes_on = continues(read, upcoming)
+        layout = self._cache.layout
+        if not goes_on and layout is not None and not layout.can_cut:
+            self._cache.discard(read, namespace=namespace)
+        is_wanted = self._mode is IdlePrefill.ALL or (
+            self._mode is IdlePrefill.STRIPPED and not goes_on
+        )
+        if is_wanted and self._cache.disabled_because is None:
+            self.idle.offer(upcoming, namespace)
