@@ -1,0 +1,66 @@
+"""Flags of commands, made from the settings: one place says what there is."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import MISSING, Field
+from pathlib import Path
+from typing import Any
+
+from keepwarm.config import Config, Setting, read_config, settings
+
+_TITLES = {
+    "model": "what to serve",
+    "server": "who may ask, and how",
+    "cache": "what is kept warm",
+    "engine": "how requests share the model",
+    "replies": "what replies are like unless a request says otherwise",
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds one flag for each setting. Mutates."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a TOML file with settings by their flags' names",
+    )
+    groups = {name: parser.add_argument_group(title) for name, title in _TITLES.items()}
+    for found, setting in settings():
+        _add(groups[setting.group], found, setting)
+
+
+def config_of(args: argparse.Namespace) -> Config:
+    """The settings from flags, environment and file. Raises BadInput."""
+    given = {setting.name: getattr(args, setting.name) for _, setting in settings()}
+    return read_config(given, os.environ, args.config)
+
+
+def _add(group: Any, found: Field[Any], setting: Setting) -> None:
+    words = setting.words.replace("%", "%%") + _default_words(found)
+    if setting.is_positional:
+        group.add_argument(setting.name, nargs="?", metavar=setting.name.upper(), help=words)
+        return
+    options: dict[str, Any] = {"dest": setting.name, "default": None, "help": words}
+    if found.default in (True, False) and isinstance(found.default, bool):
+        options["action"] = argparse.BooleanOptionalAction
+    elif setting.is_many:
+        options |= {"action": "append", "metavar": setting.metavar or "KEY"}
+    elif setting.choices is not None:
+        options["choices"] = setting.choices
+    else:
+        options["metavar"] = setting.metavar or _metavar(found)
+    group.add_argument(f"--{setting.name}", **options)
+
+
+def _metavar(found: Field[Any]) -> str:
+    return "N" if isinstance(found.default, int | float) or found.default is None else "TEXT"
+
+
+def _default_words(found: Field[Any]) -> str:
+    default = found.default
+    if default is MISSING or default in (None, "", ()) or isinstance(default, bool):
+        return ""
+    return f" (default: {default})".replace("%", "%%")

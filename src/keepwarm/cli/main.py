@@ -1,0 +1,35 @@
+"""`keepwarm`: finds the command and runs it. What cannot be meant ends in one line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from keepwarm.cli import serve
+from keepwarm.errors import KeepwarmError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="keepwarm",
+        description="Language models on MLX that never read the same prompt twice.",
+    )
+    parser.add_argument("--version", action="version", version=f"keepwarm {version('keepwarm')}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve.add_to(commands)
+    args = parser.parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except KeepwarmError as error:
+        print(f"keepwarm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

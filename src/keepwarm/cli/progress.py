@@ -1,0 +1,82 @@
+"""What is shown while a model loads, and when it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from keepwarm.config import Config
+from keepwarm.engine.status import Status
+from keepwarm.model.loader import weights_bytes
+
+
+@contextmanager
+def loading_bar(name: str) -> Iterator[Callable[[], None]]:
+    """A bar on the terminal; the function it gives moves it. How much of the weights has arrived
+    is read from mlx's own count of its memory."""
+    import mlx.core as mx
+
+    total = weights_bytes(name)
+    columns = [TextColumn("loading {task.description}"), BarColumn(), TimeElapsedColumn()]
+    if total is not None:
+        columns.insert(2, DownloadColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=total)
+
+        def update() -> None:
+            if total is not None:
+                progress.update(task, completed=min(total, mx.get_active_memory()))
+
+        yield update
+
+
+def ready_words(config: Config, port: int, status: Status) -> str:
+    """Where the server is, what it serves and how to try it."""
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    name = config.served_name or config.model
+    lines = [
+        f"keepwarm serves {name} at {address}/v1",
+        f"  layers   {status.layers or 'unknown'}{_notes(status)}",
+    ]
+    if status.cache is not None:
+        lines.append(f"  cache    {_amount(status.cache.budget_bytes)}{_keys(config)}")
+    if status.context_len is not None:
+        lines.append(f"  context  {status.context_len} tokens")
+    if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys:
+        lines.append("  anyone who reaches this address may ask; --api-key changes that")
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100})
+    key = " -H 'Authorization: Bearer KEY'" if config.api_keys else ""
+    lines += [
+        "",
+        f"  curl {address}/v1/chat/completions -H 'Content-Type: application/json'{key} \\",
+        f"    -d '{body}'",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _notes(status: Status) -> str:
+    if status.disabled_because is not None:
+        return f" (cannot be cached: {status.disabled_because})"
+    return ", exact" if status.is_exact else ""
+
+
+def _keys(config: Config) -> str:
+    if not config.api_keys:
+        return ""
+    return ", shared by all keys" if config.shared_cache else ", apart for each key"
+
+
+def _amount(num_bytes: int) -> str:
+    value, unit = float(num_bytes), "B"
+    for unit in ("B", "kB", "MB", "GB"):  # noqa: B007
+        if value < 1000:
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}" if unit != "B" else f"{num_bytes} B"

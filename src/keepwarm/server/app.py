@@ -1,0 +1,125 @@
+"""Puts the server together: routes, guard, errors and the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from keepwarm.config import Config
+from keepwarm.engine.status import Phase
+from keepwarm.errors import KeepwarmError
+from keepwarm.server import openai, replies
+from keepwarm.server.auth import Keys
+from keepwarm.server.body import first_error
+from keepwarm.server.errors import as_api_error
+from keepwarm.server.guard import Guard, guarded_hosts
+from keepwarm.server.metrics import CONTENT_TYPE, Metrics
+from keepwarm.server.service import Service
+
+if TYPE_CHECKING:
+    from keepwarm.engine.engine import Engine
+
+_status = APIRouter(tags=["Server"])
+
+
+def create_app(engine: Engine, config: Config) -> FastAPI:
+    """The server as an ASGI application. The engine is the caller's to start and to stop."""
+    # The pages that show the document load scripts from elsewhere; the document itself is enough.
+    app = FastAPI(title="keepwarm", version=_version(), docs_url=None, redoc_url=None)
+    metrics = Metrics(engine)
+    app.state.config = config
+    app.state.service = Service(engine, config, metrics)
+    app.include_router(openai.router)
+    app.include_router(_status)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_error)
+    app.add_exception_handler(KeepwarmError, _on_error)
+    keys = Keys(config.api_keys, shares_cache=config.shared_cache)
+    hosts = guarded_hosts(config.host, config.allowed_hosts, keys)
+    app.add_middleware(Guard, keys=keys, hosts=hosts, metrics=metrics)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+    app.openapi = lambda: _document(app, has_keys=bool(keys))  # type: ignore[method-assign]
+    return app
+
+
+@_status.get("/health", response_model=replies.Health, responses={503: {"model": replies.Health}})
+async def health(request: Request) -> Response:
+    """Whether requests are taken: 200 when they are, 503 when not (yet, or any more)."""
+    engine = request.app.state.service.engine
+    phase = engine.status().phase
+    is_live = engine.is_alive or phase is Phase.LOADING
+    is_ready = engine.is_ready and phase is Phase.READY
+    words = "ok" if is_ready else str(phase) if is_live else "failed"
+    body = {"status": words, "live": is_live, "ready": is_ready}
+    return JSONResponse(body, 200 if is_ready else 503)
+
+
+@_status.get("/health/live", response_model=replies.Health)
+async def health_live(request: Request) -> Response:
+    """200 as long as the process serves."""
+    is_ready = request.app.state.service.engine.is_ready
+    return JSONResponse({"status": "ok", "live": True, "ready": is_ready})
+
+
+@_status.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        **replies.problems(*replies.GUARDED),
+    },
+)
+async def metrics(request: Request) -> Response:
+    """For Prometheus."""
+    return Response(request.app.state.service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _on_invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return first_error(error).response()
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    return as_api_error(error).response()
+
+
+def _document(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
+    """The OpenAPI document, without the errors that FastAPI would answer with and we do not."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        schemas = document["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        if has_keys:
+            document["components"]["securitySchemes"] = {
+                "key": {"type": "http", "scheme": "bearer"}
+            }
+            document["security"] = [{"key": []}]
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("keepwarm")
+    except PackageNotFoundError:
+        return "0"  # run from a tree that was never installed

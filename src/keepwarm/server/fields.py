@@ -1,0 +1,136 @@
+"""The kinds of fields that requests are made of: strict about types where OpenAI is, and lenient
+about null, which means that a field was not given."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, WithJsonSchema
+
+T = TypeVar("T")
+
+INT64 = 1 << 63
+MAX_STOPS = 16
+MAX_PROMPTS = 128
+MAX_BIAS = 100.0
+
+
+class Loose(BaseModel):
+    """Strict types; fields nobody here knows are ignored, since clients send many."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Open(Loose):
+    """As above, but unknown fields are kept: chat templates read more than OpenAI defines."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+# A list of a million wrong items would otherwise be a million errors.
+Items = Annotated[list[T], FailFast()]
+
+
+def _read_stop(value: Any) -> Any:
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise ValueError("must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise ValueError(f"must hold at most {MAX_STOPS} strings")
+    if not all(stops):
+        raise ValueError("cannot hold an empty string")
+    return tuple(stops)
+
+
+_TEXT = {"type": "string", "minLength": 1}
+Stop = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_read_stop),
+    WithJsonSchema(
+        {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}, {"type": "null"}]}
+    ),
+]
+
+
+def _read_bias(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError("must be an object of token ids and numbers")
+    biases = {}
+    for key, bias in value.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            raise ValueError(f"{key[:20]!r} is not a token id")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > MAX_BIAS:
+            raise ValueError(f"the bias of token {key} must be a number from -100 to 100")
+        biases[int(key)] = float(bias)
+    return biases
+
+
+LogitBias = Annotated[
+    dict[int, float],
+    BeforeValidator(_read_bias),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+                    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+def _read_prompt(value: Any) -> Any:
+    """One or more prompts, each text or token ids."""
+    is_single = isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and _is_token(value[0])
+    )
+    prompts = [value] if is_single else value
+    if not isinstance(prompts, list) or not prompts:
+        raise ValueError("must be a text, a list of token ids, or a list of those; not empty")
+    if len(prompts) > MAX_PROMPTS:
+        raise ValueError(f"must hold at most {MAX_PROMPTS} prompts")
+    for prompt in prompts:
+        if not isinstance(prompt, str | list) or not prompt:
+            raise ValueError("each prompt must be a text or a list of token ids; not empty")
+        if isinstance(prompt, list) and not all(map(_is_token, prompt)):
+            raise ValueError("token ids must be whole numbers from 0 on")
+    return prompts
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+
+
+_TOKENS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+Prompts = Annotated[
+    list[str | list[int]],
+    BeforeValidator(_read_prompt),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _TEXT,
+                _TOKENS,
+                {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _TEXT},
+                {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": _TOKENS},
+            ]
+        }
+    ),
+]
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[Whole, Field(ge=1)]

@@ -1,0 +1,82 @@
+"""What happens before any route: the host and the key are checked, and answers are counted.
+Pure ASGI, since wrappers that stand between would hide from a route that its client left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from keepwarm.server.auth import Keys
+from keepwarm.server.errors import ApiError, as_api_error
+from keepwarm.server.metrics import Metrics
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_OPEN_PATHS = frozenset({"/health", "/health/live"})
+
+
+class Guard:
+    """Puts the caller's namespace into `request.state.namespace`, or answers in its place."""
+
+    def __init__(
+        self, app: ASGIApp, *, keys: Keys, hosts: Collection[str] | None, metrics: Metrics
+    ) -> None:
+        """`hosts` are the names that this server may be called by; None for any."""
+        self._app = app
+        self._keys = keys
+        self._hosts = None if hosts is None else {host.lower() for host in hosts}
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        is_begun = False
+
+        async def counted(message: Message) -> None:
+            nonlocal is_begun
+            if message["type"] == "http.response.start":
+                is_begun = True
+                self._metrics.count_answer(scope, message["status"])
+            await send(message)
+
+        headers = Headers(scope=scope)
+        try:
+            self._check_host(headers.get("host"))
+            namespace = ""
+            if scope["path"] not in _OPEN_PATHS:
+                namespace = self._keys.namespace(
+                    headers.get("authorization"), headers.get("x-api-key")
+                )
+        except ApiError as error:
+            await error.response()(scope, receive, counted)
+            return
+        scope.setdefault("state", {})["namespace"] = namespace
+        try:
+            await self._app(scope, receive, counted)
+        except Exception as error:
+            told = as_api_error(error)  # logs it
+            if not is_begun:
+                await told.response()(scope, receive, counted)
+
+    def _check_host(self, host: str | None) -> None:
+        """A page on the web can make its own name mean this machine; it cannot hide that name."""
+        if self._hosts is None or host is None:
+            return
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            name = None
+        if name not in self._hosts:
+            raise ApiError(403, "this server does not answer to this Host", code="unknown_host")
+
+
+def guarded_hosts(bound_to: str, more: Collection[str], keys: Keys) -> Collection[str] | None:
+    """The names to insist on: an open server on this machine's own address is asked by its own
+    people only, while a key or a public address makes any name good."""
+    if keys or bound_to not in LOOPBACK:
+        return {bound_to, *more} if more and not keys else None
+    return {*LOOPBACK, *more}

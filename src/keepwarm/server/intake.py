@@ -1,0 +1,170 @@
+"""From a checked request to what the engine is asked for: prompts, sampling, limits, grammars.
+It renders and compiles, so it runs in a worker thread; it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keepwarm.config import Config
+from keepwarm.engine.request import Grammar, Request, Sampling
+from keepwarm.errors import BadInput
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.render import render_chat, render_text
+from keepwarm.server.errors import as_api_error, refused
+from keepwarm.server.fields import INT64
+from keepwarm.server.schema import ChatRequest, Common, CompletionRequest
+from keepwarm.server.tool_choice import chat_grammar, format_grammar
+
+if TYPE_CHECKING:
+    from keepwarm.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """A chat, ready for the engine, with what its replies are read by."""
+
+    requests: tuple[Request, ...]
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    template_kwargs: dict[str, Any]
+    reader: Any  # the tokenizer whose tags replies are cut at
+    num_logprobs: int | None
+    includes_usage: bool
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.requests[0].prompt
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionPlan:
+    """Completions of one or more prompts, ready for the engine."""
+
+    requests: tuple[Request, ...]
+    num_choices: int  # of each prompt
+    num_logprobs: int | None
+    includes_usage: bool
+
+
+def plan_chat(engine: Engine, config: Config, asked: ChatRequest, namespace: str) -> ChatPlan:
+    """Raises ApiError for what this model cannot do."""
+    tokenizer = engine.tokenizer
+    messages, tools, kwargs = asked.plain_messages(), asked.plain_tools(), asked.template_kwargs()
+    kwargs = {**config.template_kwargs(), **kwargs}
+    try:
+        prompt = render_chat(tokenizer, messages, tools=tools, template_kwargs=kwargs)
+    except BadInput as error:
+        raise as_api_error(error, "messages") from error
+    can_call = tools is not None and asked.tool_choice != "none"
+    shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
+    return ChatPlan(
+        requests=shared.requests(prompt, chat_grammar(engine.guides, tokenizer, asked, prompt)),
+        messages=messages,
+        tools=tools,
+        template_kwargs=kwargs,
+        reader=tokenizer if can_call else WithoutCalls(tokenizer),
+        num_logprobs=asked.num_logprobs,
+        includes_usage=asked.includes_usage,
+    )
+
+
+def plan_completions(
+    engine: Engine, config: Config, asked: CompletionRequest, namespace: str
+) -> CompletionPlan:
+    """Raises ApiError for what this model cannot do."""
+    grammar = format_grammar(engine.guides, asked.response_format)
+    shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
+    prompts = [_text_prompt(engine, prompt) for prompt in asked.prompt]
+    requests = [request for prompt in prompts for request in shared.requests(prompt, grammar)]
+    return CompletionPlan(
+        tuple(requests), asked.num_choices, asked.num_logprobs, asked.includes_usage
+    )
+
+
+class WithoutCalls:
+    """A tokenizer that knows no tool calls: what looks like one is the reply's text."""
+
+    has_tool_calling = False
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._inner = tokenizer
+        # Formats of a model's own lead to calls from more than one state.
+        self.response_transitions = {
+            state: [edge for edge in edges if edge[1] != "tool"]
+            for state, edges in getattr(tokenizer, "response_transitions", {}).items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _text_prompt(engine: Engine, prompt: str | list[int]) -> Prompt:
+    try:
+        if isinstance(prompt, str):
+            return render_text(engine.tokenizer, prompt)
+        if max(prompt) >= engine.vocab_size:
+            words = f"token ids must be below {engine.vocab_size}, got {max(prompt)}"
+            raise refused(words, "prompt")
+        return Prompt(prompt)
+    except BadInput as error:
+        raise as_api_error(error, "prompt") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the sequences of one HTTP request share."""
+
+    engine: Engine
+    config: Config
+    asked: Common
+    num_logprobs: int | None
+    token_limit: int | None
+    namespace: str
+
+    def requests(self, prompt: Prompt, grammar: Grammar | None) -> tuple[Request, ...]:
+        """One for each choice; they differ in their seed."""
+        asked = self.asked
+        return tuple(
+            Request(
+                prompt=prompt,
+                max_tokens=self.token_limit or self.config.max_tokens,
+                sampling=self._sampling(choice),
+                stop=asked.stop,
+                namespace=self.namespace,
+                top_logprobs=self.num_logprobs,
+                grammar=grammar,
+                ignore_eos=bool(asked.ignore_eos),
+            )
+            for choice in range(asked.num_choices)
+        )
+
+    def _sampling(self, choice: int) -> Sampling:
+        asked, config = self.asked, self.config
+        vocab_size = self.engine.vocab_size
+        _check_bias(tuple(asked.logit_bias), vocab_size)
+        top_k = _first(asked.top_k, config.top_k)
+        seed = asked.seed
+        return Sampling(
+            temperature=_first(asked.temperature, config.temperature),
+            top_p=_first(asked.top_p, config.top_p),
+            min_p=_first(asked.min_p, config.min_p),
+            top_k=top_k if 0 < top_k < vocab_size else 0,
+            seed=None if seed is None else (seed + choice) % INT64,
+            repetition_penalty=_first(asked.repetition_penalty, config.repetition_penalty),
+            presence_penalty=asked.presence_penalty or 0.0,
+            frequency_penalty=asked.frequency_penalty or 0.0,
+            logit_bias=asked.logit_bias,
+        )
+
+
+def _check_bias(tokens: Sequence[int], vocab_size: int) -> None:
+    wrong = next((token for token in tokens if token >= vocab_size), None)
+    if wrong is not None:
+        words = f"token ids must be below {vocab_size}, got {wrong}"
+        raise refused(f"logit_bias: {words}", "logit_bias")
+
+
+def _first(asked: Any, default: Any) -> Any:
+    return default if asked is None else asked

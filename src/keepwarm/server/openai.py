@@ -1,0 +1,143 @@
+"""The routes that OpenAI's clients know, and /tokenize. Each checks, plans and answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import Response
+
+from keepwarm.errors import BadInput
+from keepwarm.prompt.render import render_chat, render_text
+from keepwarm.server import replies
+from keepwarm.server.body import BodyRoute
+from keepwarm.server.chat import ChatAnswer
+from keepwarm.server.completions import CompletionAnswer
+from keepwarm.server.errors import ApiError, as_api_error
+from keepwarm.server.intake import plan_chat, plan_completions
+from keepwarm.server.schema import ChatRequest, CompletionRequest, TokenizeRequest
+from keepwarm.server.service import Service
+from keepwarm.server.stream import EventStream, while_connected
+
+router = APIRouter(route_class=BodyRoute)
+
+
+@router.post(
+    "/v1/chat/completions",
+    response_model=replies.ChatCompletion,
+    responses={200: replies.EVENTS, **replies.problems(*replies.GENERATES)},
+    tags=["OpenAI"],
+)
+async def chat_completions(request: Request, asked: ChatRequest) -> Response:
+    """Continue a conversation."""
+    service = _service(request)
+    service.check_ready()
+    plan = await service.in_thread(
+        partial(plan_chat, service.engine, service.config, asked, request.state.namespace)
+    )
+    generation = service.generation(plan.requests)
+    answer = ChatAnswer(service, plan, generation)
+    if asked.stream:
+        return EventStream(generation, answer.chunks())
+    return await while_connected(request.receive, generation, answer.whole)
+
+
+@router.post(
+    "/v1/completions",
+    response_model=replies.Completion,
+    responses={200: replies.EVENTS, **replies.problems(*replies.GENERATES)},
+    tags=["OpenAI"],
+)
+async def completions(request: Request, asked: CompletionRequest) -> Response:
+    """Continue one or more texts."""
+    service = _service(request)
+    service.check_ready()
+    plan = await service.in_thread(
+        partial(plan_completions, service.engine, service.config, asked, request.state.namespace)
+    )
+    generation = service.generation(plan.requests)
+    answer = CompletionAnswer(service, plan, generation)
+    if asked.stream:
+        return EventStream(generation, answer.chunks())
+    return await while_connected(request.receive, generation, answer.whole)
+
+
+@router.get(
+    "/v1/models",
+    response_model=replies.ModelList,
+    responses=replies.problems(*replies.GUARDED),
+    tags=["OpenAI"],
+)
+async def models(request: Request) -> Response:
+    """The model that answers, whatever name a request gives."""
+    return JSONResponse({"object": "list", "data": [_card(_service(request))]})
+
+
+@router.get(
+    "/v1/models/{name:path}",
+    response_model=replies.ModelCard,
+    responses=replies.problems(*replies.GUARDED, 404),
+    tags=["OpenAI"],
+)
+async def model(request: Request, name: str) -> Response:
+    """The same model, by its name, the last part of it, or `default`."""
+    service = _service(request)
+    if not service.is_called(name):
+        words = "there is no model of this name; see /v1/models"
+        raise ApiError(404, words, param="model", code="model_not_found")
+    return JSONResponse(_card(service))
+
+
+@router.post(
+    "/tokenize",
+    response_model=replies.Tokenized,
+    responses=replies.problems(400, *replies.GUARDED, 413, 415, 500, 503),
+    tags=["Server"],
+)
+async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
+    """The tokens of a text, or of messages as the chat template writes them."""
+    service = _service(request)
+    service.check_ready()
+    return JSONResponse(await service.in_thread(partial(_tokenized, service, asked)))
+
+
+def _tokenized(service: Service, asked: TokenizeRequest) -> dict[str, Any]:
+    tokenizer = service.engine.tokenizer
+    try:
+        if asked.prompt is not None:
+            prompt = render_text(tokenizer, asked.prompt)
+        else:
+            prompt = render_chat(
+                tokenizer,
+                asked.plain_messages(),
+                tools=asked.plain_tools(),
+                add_generation_prompt=asked.add_generation_prompt is not False,
+                template_kwargs={**service.config.template_kwargs(), **asked.template_kwargs()},
+            )
+    except BadInput as error:
+        raise as_api_error(error, "messages" if asked.prompt is None else "prompt") from error
+    return {
+        "tokens": prompt.tokens.tolist(),
+        "count": len(prompt),
+        "max_model_len": service.engine.context_len,
+        "boundaries": [{"position": b.position, "kind": b.kind} for b in prompt.boundaries],
+    }
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _card(service: Service) -> dict[str, Any]:
+    is_ready = service.engine.is_ready
+    return {
+        "id": service.model_name,
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "keepwarm",
+        "max_model_len": service.engine.context_len if is_ready else None,
+    }

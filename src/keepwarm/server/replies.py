@@ -1,0 +1,185 @@
+"""The answers, as the OpenAPI document describes them. Answers are built as plain objects and are
+not checked against these on the way out; the tests do that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from keepwarm.server.errors import ErrorBody
+
+
+class TimingsMs(BaseModel):
+    """Milliseconds spent in each part of a request."""
+
+    queue: float
+    lookup: float
+    restore: float
+    prefill: float
+    decode: float
+
+
+class CacheReport(BaseModel):
+    """What the cache did for a request."""
+
+    cached_tokens: int
+    prefilled_tokens: int
+    reason: str
+    source: str
+    timings_ms: TimingsMs
+
+
+class PromptDetails(BaseModel):
+    """Of the prompt tokens, those that needed no prefill."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(BaseModel):
+    """Of the generated tokens, those of thoughts."""
+
+    reasoning_tokens: int
+
+
+class Usage(BaseModel):
+    """How many tokens a request took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | None = None
+
+
+class AnsweredFunction(BaseModel):
+    """What was called, with JSON text for its arguments."""
+
+    name: str
+    arguments: str
+
+
+class AnsweredCall(BaseModel):
+    """One tool call."""
+
+    id: str
+    type: str
+    function: AnsweredFunction
+
+
+class AnswerMessage(BaseModel):
+    """The assistant's message."""
+
+    role: str
+    content: str | None
+    reasoning_content: str | None = None
+    tool_calls: list[AnsweredCall] | None = None
+
+
+class ChatChoice(BaseModel):
+    """One reply."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: str
+
+
+class ChatCompletion(BaseModel):
+    """The answer to a chat."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    keepwarm: CacheReport
+
+
+class TextChoice(BaseModel):
+    """One completion."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: str
+
+
+class Completion(BaseModel):
+    """The answer to a request for completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    keepwarm: CacheReport
+
+
+class ModelCard(BaseModel):
+    """A model that this server answers with."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    max_model_len: int | None
+
+
+class ModelList(BaseModel):
+    """All of them: one."""
+
+    object: str
+    data: list[ModelCard]
+
+
+class Health(BaseModel):
+    """Whether the process lives, and whether it takes requests."""
+
+    status: str
+    live: bool
+    ready: bool
+
+
+class BoundaryMark(BaseModel):
+    """A place in a prompt where something ends."""
+
+    position: int
+    kind: str
+
+
+class Tokenized(BaseModel):
+    """A prompt as the model reads it."""
+
+    tokens: list[int]
+    count: int
+    max_model_len: int | None
+    boundaries: list[BoundaryMark]
+
+
+_WORDS = {
+    400: "The request cannot be meant so; `param` names the field.",
+    401: "An API key is needed.",
+    403: "The server does not answer to this Host.",
+    404: "There is nothing here.",
+    413: "The body is larger than the server takes, or needs more memory than there is.",
+    415: "The body is not JSON.",
+    429: "The queue is full; `Retry-After` says when to try again.",
+    500: "The request failed inside the server.",
+    503: "The model is being loaded, or the server stops.",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may end with these."""
+    return {status: {"model": ErrorBody, "description": _WORDS[status]} for status in statuses}
+
+
+GUARDED = (401, 403)
+GENERATES = (400, *GUARDED, 413, 415, 429, 500, 503)
+EVENTS: dict[str, Any] = {
+    "description": "The answer, or with `stream` its parts as server-sent events.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}

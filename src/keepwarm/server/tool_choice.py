@@ -1,0 +1,137 @@
+"""Grammars: what a reply must look like when a format, or a call of a tool, was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from keepwarm.engine.grammar import any_object
+from keepwarm.engine.request import Grammar, GrammarKind
+from keepwarm.errors import BadInput
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.parse import opens_thought
+from keepwarm.server.errors import ApiError, refused
+from keepwarm.server.schema import ChatRequest, Function, NamedTool, ResponseFormat
+
+# The one format whose calls are JSON: {"name": ..., "arguments": {...}} between two tags.
+_JSON_PARSER = "mlx_lm.tool_parsers.json_tools"
+
+
+class Guides(Protocol):
+    """The engine's grammars, as far as the server knows them."""
+
+    def check(self, grammar: Grammar) -> None: ...
+
+
+def chat_grammar(
+    guides: Guides, tokenizer: Any, request: ChatRequest, prompt: Prompt
+) -> Grammar | None:
+    """What the reply to a chat must look like, or None. Raises ApiError."""
+    answer = format_grammar(guides, request.response_format)
+    called = _called_functions(request)
+    if called:
+        # A grammar for calls alone, or beside the format where calls are free.
+        is_free = request.tool_choice in (None, "auto")
+        if is_free and answer is None:
+            return None
+        grammar = _call_grammar(guides, tokenizer, request, called, answer if is_free else None)
+    elif answer is not None:
+        grammar = answer
+    else:
+        return None
+    after = tokenizer.think_end if opens_thought(tokenizer, prompt) else ""
+    return replace(grammar, after=after)
+
+
+def format_grammar(guides: Guides, wanted: ResponseFormat | None) -> Grammar | None:
+    """The grammar of a response format. Raises ApiError."""
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return any_object()
+    assert wanted.json_schema is not None  # the schema of requests has seen to that
+    text = json.dumps(wanted.json_schema.schema_, ensure_ascii=False)
+    return _checked(guides, Grammar(GrammarKind.JSON_SCHEMA, text), "response_format")
+
+
+def _called_functions(request: ChatRequest) -> list[Function]:
+    """The tools that the reply may call. Raises ApiError where there is none to call."""
+    choice = request.tool_choice
+    functions = [tool.function for tool in request.tools or ()]
+    if choice == "none":
+        return []
+    if isinstance(choice, NamedTool):
+        named = [function for function in functions if function.name == choice.function.name]
+        if not named:
+            raise refused("tool_choice names a function that is not in tools", "tool_choice")
+        return named[:1]
+    if choice == "required" and not functions:
+        raise refused("tool_choice is required, but there are no tools", "tool_choice")
+    return functions
+
+
+def _call_grammar(
+    guides: Guides,
+    tokenizer: Any,
+    request: ChatRequest,
+    functions: Sequence[Function],
+    answer: Grammar | None,
+) -> Grammar:
+    parser = getattr(tokenizer, "tool_parser", None)
+    if getattr(parser, "__module__", None) != _JSON_PARSER or not tokenizer.tool_call_end:
+        if answer is None:
+            words = "tool_choice can only be none or auto with this model's tool format"
+            raise refused(words, "tool_choice")
+        words = "response_format and tools cannot be combined with this model's tool format"
+        raise refused(words, "response_format")
+    is_single = isinstance(request.tool_choice, NamedTool) or request.parallel_tool_calls is False
+    text = call_grammar_text(tokenizer, functions, is_single=is_single, answer=answer)
+    return _checked(guides, Grammar(GrammarKind.LARK, text), "tools")
+
+
+def call_grammar_text(
+    tokenizer: Any, functions: Sequence[Function], *, is_single: bool, answer: Grammar | None
+) -> str:
+    """Lark, as llguidance reads it: calls of `functions`, or else the JSON that `answer` asks for.
+
+    Every schema gets a rule of its own, since its references count from its own root.
+    """
+    calls = "calls: block" if is_single else 'calls: block ("\\n" block)*'
+    start = _literal(tokenizer, tokenizer.tool_call_start)
+    end = _literal(tokenizer, tokenizer.tool_call_end)
+    rules = [
+        "start: calls" if answer is None else "start: calls | answer",
+        calls,
+        f'block: {start} "\\n" call "\\n" {end}',
+        "call: " + " | ".join(f"call_{i}" for i in range(len(functions))),
+    ]
+    for i, function in enumerate(functions):
+        head = json.dumps(f'{{"name": {json.dumps(function.name)}, "arguments": ')
+        schema = _compact({"type": "object", **(function.parameters or {})})
+        rules += [f'call_{i}: {head} arguments_{i} "}}"', f"arguments_{i}: %json {schema}"]
+    if answer is not None:
+        rules.append(f"answer: %json {_compact(json.loads(answer.text))}")
+    return "\n".join(rules) + "\n"
+
+
+def _compact(schema: dict[str, Any]) -> str:
+    """Without a bound a model can go on with blanks for ever; templates write JSON this way."""
+    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return json.dumps({**schema, "x-guidance": options})
+
+
+def _literal(tokenizer: Any, tag: str) -> str:
+    """A tag as the grammar must name it: special tokens have no text that could be matched."""
+    token = tokenizer.convert_tokens_to_ids(tag)
+    added = getattr(tokenizer, "added_tokens_decoder", {}).get(token)
+    return f"<[{token}]>" if added is not None and added.special else json.dumps(tag)
+
+
+def _checked(guides: Guides, grammar: Grammar, param: str) -> Grammar:
+    try:
+        guides.check(grammar)
+    except BadInput as error:
+        raise ApiError(400, str(error), param=param, code="unsupported_grammar") from error
+    return grammar
