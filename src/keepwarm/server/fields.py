@@ -33,8 +33,16 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class _AtFirst(FailFast):
+    """Pydantic's own cannot stand in a union, as it has no hash."""
+
+    __hash__ = object.__hash__
+
+
 # A list of a million wrong items would otherwise be a million errors.
-Items = Annotated[list[T], FailFast()]
+Items = Annotated[list[T], _AtFirst()]
 
 
 def _read_stop(value: Any) -> Any:
