@@ -156,6 +156,48 @@ def test_seed_makes_sampling_repeatable() -> None:
     assert first.tokens == second.tokens
 
 
+def test_seed_holds_while_another_session_draws_between() -> None:
+    session = session_with(HYBRID)
+    other = Session(session.model, session.tokenizer)
+    text, sampling = "What is the weather", Sampling(temperature=1.0, seed=7)
+    alone = session.complete(text, max_tokens=12, sampling=sampling).result.tokens
+    beside = other.complete("Hello", max_tokens=50, sampling=Sampling(temperature=1.0, seed=8))
+    again = session.complete(text, max_tokens=12, sampling=sampling)
+    mixed = []
+    for event in again:
+        mixed += [event.token] if isinstance(event, Delta) else []
+        next(beside, None)
+    assert again.result.tokens == alone
+    assert mixed[: len(alone)] == alone
+
+
+def test_other_seed_says_something_else() -> None:
+    session = session_with(HYBRID)
+    said = [
+        session.complete("What", max_tokens=12, sampling=Sampling(temperature=1.0, seed=seed))
+        for seed in (7, 8, None, None)
+    ]
+    assert len({tuple(stream.result.tokens) for stream in said}) == 4
+
+
+def test_seed_leaves_the_global_generator_alone() -> None:
+    session = session_with(HYBRID)
+    mx.random.seed(3)
+    untouched = mx.random.uniform(shape=(4,)).tolist()
+    mx.random.seed(3)
+    session.complete("What", max_tokens=4, sampling=Sampling(temperature=1.0, seed=7)).result  # noqa: B018
+    assert mx.random.uniform(shape=(4,)).tolist() == untouched
+
+
+def test_penalties_and_bias_reach_the_reply() -> None:
+    session = session_with(HYBRID)
+    bias = {5: 1e6, 9: 1e6 - 100}
+    biased = session.complete("What", max_tokens=4, sampling=Sampling(logit_bias=bias)).result
+    assert biased.tokens == [5, 5, 5, 5]
+    moved = Sampling(logit_bias=bias, presence_penalty=500.0)
+    assert session.complete("What", max_tokens=3, sampling=moved).result.tokens == [5, 9, 5]
+
+
 def test_processors_see_prompt_and_reply() -> None:
     session = session_with(HYBRID)
     seen: list[int] = []

@@ -21,6 +21,7 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.decode import decode
 from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.request import Sampling
+from keepwarm.engine.sampling import Draw
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
 from keepwarm.prompt.boundaries import Prompt
@@ -139,9 +140,7 @@ class _Request:
             self._session.model,
             prefill.live,
             prefill.logits,
-            history=self._prompt.tokens.tolist(),
-            sampler=sampling.sampler(),
-            processors=sampling.processors,
+            Draw(sampling, prompt=self._prompt.tokens),
         )
         started = perf_counter()
         for token in tokens:

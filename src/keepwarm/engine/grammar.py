@@ -1,0 +1,205 @@
+"""Replies that fit a JSON schema, a regular expression or a Lark grammar, by way of llguidance.
+No mlx. `Guides` may be used on any thread; a `Guide` belongs to the engine thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock, Thread, stack_size
+from typing import Any
+
+import llguidance
+import llguidance.hf
+import numpy as np
+from numpy.typing import NDArray
+
+from keepwarm.engine.request import Grammar, GrammarKind
+from keepwarm.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+# llguidance follows references with a recursion that uses up to 8 KB a step, and a stack that
+# overflows ends the process: references are bounded through the text, the stack is larger.
+MAX_TEXT_LEN = 65_536
+_STACK_BYTES = 256 << 20
+_STACK_LOCK = Lock()
+
+# Without a bound a model can go on with blanks for ever. Deep indentation still fits.
+_JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \n\r\t]{1,64}"}
+_NAMES = {
+    GrammarKind.JSON_SCHEMA: "JSON schema",
+    GrammarKind.LARK: "Lark grammar",
+    GrammarKind.REGEX: "regular expression",
+}
+_MAX_WORDS_LEN = 1000
+_NUM_KEPT = 32  # compiled grammars; applications send the same few again and again
+
+
+def any_object() -> Grammar:
+    """Any JSON object."""
+    return Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+
+
+class Guides:
+    """Makes guides for one tokenizer; compiled grammars are kept for the next request."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer` is mlx-lm's wrapper or the Hugging Face tokenizer itself."""
+        self._tokenizer = tokenizer
+        self._vocabulary: llguidance.LLTokenizer | None = None
+        self._compiled: OrderedDict[tuple[GrammarKind, str], llguidance.LLMatcher] = OrderedDict()
+        self._lock = Lock()
+        self._vocabulary_lock = Lock()
+
+    any_object = staticmethod(any_object)
+
+    def check(self, grammar: Grammar) -> None:
+        """Raises BadInput, in llguidance's words, for a grammar that is wrong or not supported.
+        Compiling may take a while: not for the engine thread, where `guide` then finds it done."""
+        self._matcher(grammar)
+
+    def guide(self, grammar: Grammar) -> Guide:
+        """A guide for one sequence. Raises as `check` does."""
+        return Guide(self._matcher(grammar), self._read_vocabulary(), after=grammar.after)
+
+    def _matcher(self, grammar: Grammar) -> llguidance.LLMatcher:
+        """A copy of the compiled grammar, in its first state."""
+        key = (grammar.kind, grammar.text)
+        with self._lock:
+            compiled = self._compiled.get(key)
+        if compiled is None:
+            # Outside of the lock: nobody waits for somebody else's grammar.
+            compiled = _compile(grammar, self._read_vocabulary())
+        with self._lock:
+            self._compiled[key] = compiled
+            self._compiled.move_to_end(key)
+            while len(self._compiled) > _NUM_KEPT:
+                self._compiled.popitem(last=False)
+            return compiled.deep_copy()
+
+    def _read_vocabulary(self) -> llguidance.LLTokenizer:
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                self._vocabulary = _read_vocabulary(self._tokenizer)
+            return self._vocabulary
+
+
+class Guide:
+    """Which tokens may come next in one sequence. Never raises: where llguidance fails, only the
+    end is allowed."""
+
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocabulary: llguidance.LLTokenizer, *, after: str
+    ) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._eos_ids = list(vocabulary.eos_tokens)
+        self._is_over = False
+        self._after = after.encode()
+        self._tail = b""  # of the text before the grammar binds
+
+    def mask(self, vocab_size: int) -> NDArray[np.bool_] | None:
+        """Whether each of the model's tokens may come next; None where all may."""
+        if self._after:
+            return None
+        allowed = np.zeros(vocab_size, dtype=bool)  # ids that no text has stay forbidden
+        if not self._is_over:
+            packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            num_known = min(self._vocabulary.vocab_size, vocab_size)
+            allowed[:num_known] = np.unpackbits(packed, count=num_known, bitorder="little")
+            if self._matcher.is_error() or not allowed.any():
+                self._give_up()
+        if self._is_over:
+            allowed[[token for token in self._eos_ids if token < vocab_size]] = True
+        return allowed
+
+    def accept(self, token: int) -> None:
+        """Mutates: `token` came next."""
+        if self._after:
+            self._look_for_start(token)
+        elif token in self._eos_ids:
+            self._is_over = True
+        elif not self._is_over and not self._matcher.consume_token(token):
+            self._give_up()
+
+    def _look_for_start(self, token: int) -> None:
+        self._tail += self._vocabulary.decode_bytes([token])
+        _, found, rest = self._tail.partition(self._after)
+        if not found:
+            self._tail = self._tail[-len(self._after) :]
+            return
+        self._after = b""
+        # The token that ends the thought may already begin the answer.
+        if rest := rest.lstrip():
+            tokens = self._vocabulary.tokenize_bytes(rest)
+            if self._matcher.validate_tokens(tokens) == len(tokens):
+                self._matcher.consume_tokens(tokens)
+
+    def _give_up(self) -> None:
+        self._is_over = True
+        log.warning("a grammar failed, the reply ends here: %s", self._matcher.get_error())
+
+
+def _read_vocabulary(tokenizer: Any) -> llguidance.LLTokenizer:
+    from transformers import PreTrainedTokenizerBase
+
+    is_bare = isinstance(tokenizer, PreTrainedTokenizerBase)
+    inner = tokenizer if is_bare else tokenizer._tokenizer
+    eos_ids = {inner.eos_token_id} if is_bare else set(tokenizer.eos_token_ids)
+    if not eos_ids - {None}:
+        raise BadInput("a grammar needs a tokenizer that has an end-of-text token")
+    try:
+        return llguidance.hf.from_tokenizer(inner, eos_token=sorted(eos_ids))
+    except ValueError as error:
+        raise BadInput(f"grammars do not work with this model's tokenizer: {error}") from error
+
+
+def _source(grammar: Grammar) -> str:
+    make = llguidance.LLMatcher
+    if grammar.kind is GrammarKind.LARK:
+        return make.grammar_from_lark(grammar.text)
+    if grammar.kind is GrammarKind.REGEX:
+        return make.grammar_from_regex(grammar.text)
+    try:
+        schema = json.loads(grammar.text)
+        text = json.dumps({} if schema is True else schema, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"the JSON schema is no JSON: {error}") from error
+    options = _JSON_OPTIONS if text.startswith("{") else None  # the rest is refused when compiled
+    try:
+        return make.grammar_from_json_schema(text, defaults=options)
+    except ValueError as error:  # a schema may bring options of its own
+        raise BadInput(f"the JSON schema cannot be used: {error}") from error
+
+
+def _compile(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> llguidance.LLMatcher:
+    if len(grammar.text) > MAX_TEXT_LEN:
+        raise BadInput(
+            f"the grammar has {len(grammar.text)} characters, at most {MAX_TEXT_LEN} are taken"
+        )
+    source = _source(grammar)
+    limits = llguidance.LLParserLimits(verbose_errors=False)
+    matcher = _on_a_large_stack(
+        lambda: llguidance.LLMatcher(vocabulary, source, log_level=0, limits=limits)
+    )
+    if matcher.is_error():
+        words = matcher.get_error().strip()
+        if len(words) > _MAX_WORDS_LEN:  # they quote the grammar
+            words = f"{words[: _MAX_WORDS_LEN // 2]} … {words[-_MAX_WORDS_LEN // 2 :]}"
+        raise BadInput(f"the {_NAMES[grammar.kind]} cannot be used: {words}")
+    return matcher
+
+
+def _on_a_large_stack(build: Callable[[], llguidance.LLMatcher]) -> llguidance.LLMatcher:
+    built: list[llguidance.LLMatcher] = []
+    with _STACK_LOCK:  # the size holds for whatever thread starts next
+        before = stack_size(_STACK_BYTES)
+        try:
+            thread = Thread(target=lambda: built.append(build()), name="keepwarm-grammar")
+            thread.start()
+        finally:
+            stack_size(before)
+    thread.join()
+    return built[0]

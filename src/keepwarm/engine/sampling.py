@@ -1,0 +1,210 @@
+"""How the tokens of one sequence are chosen, whatever runs beside it: each has its own random
+key, its own counts and its own grammar. Belongs to the engine thread."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import numpy as np
+
+from keepwarm.engine.request import Sampling
+from keepwarm.prompt.boundaries import Tokens
+
+if TYPE_CHECKING:  # a session has no grammars, and need not load their library
+    from keepwarm.engine.grammar import Guide
+
+# Dividing by less or by more than these leaves float32.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+# Gumbel noise falls below this only where a uniform draw is exactly 0, and is -inf there.
+_LEAST_NOISE = -5.0
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Draw:
+    """Chooses the tokens of one sequence. Nothing here waits for the device.
+
+    First the bias, the penalties and the processors, then the grammar, which has the last word;
+    then temperature, top_k, top_p and min_p, in the order that models' recommended settings are
+    meant for. Where a grammar guides, `accept` must have told the last token before the next
+    is drawn.
+    """
+
+    def __init__(self, sampling: Sampling, *, prompt: Tokens, guide: Guide | None = None) -> None:
+        self._sampling = sampling
+        self._guide = guide
+        self._key = mx.random.key(_folded(sampling.seed))
+        self._prompt = prompt
+        self._memory: _Memory | None = None  # needs the size of the vocabulary
+        self._forced: list[int] = []  # not yet in the memory
+        self._history: mx.array | None = None  # (num_tokens,), for processors only
+        if sampling.processors:
+            self._history = mx.array(np.asarray(prompt, dtype=np.int32))
+        self._bias: mx.array | None = None
+
+    @property
+    def is_guided(self) -> bool:
+        return self._guide is not None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the argmax of the raw logits is the answer."""
+        return (
+            self._sampling.temperature == 0
+            and self._guide is None
+            and not self._sampling.processors
+            and not self._sampling.logit_bias
+            and not self._looks_back
+        )
+
+    def draw(self, logits: mx.array) -> mx.array:
+        """The next token (1,) from `logits` (1, vocab). Mutates: remembers it."""
+        if self.is_greedy:
+            return mx.argmax(logits, axis=-1)
+        logits = self._restrained(self._adjusted(logits))
+        token = self._sampled(logits) if self._sampling.temperature else mx.argmax(logits, axis=-1)
+        self._remember(token, logits.shape[-1])
+        return token
+
+    def accept(self, token: int) -> None:
+        """The value of the token drawn last. Mutates; only a guided draw has to know."""
+        if self._guide is not None:
+            self._guide.accept(token)
+
+    def force(self, token: int) -> None:
+        """Takes `token` as if it had been drawn and accepted. Mutates, but for the random key.
+
+        For tokens that this Draw has not drawn itself. After a preemption there is nothing to
+        tell it: it lives on, remembers what it drew, and its key stands where it stood, so the
+        next draw is the one that would have come.
+        """
+        if self._looks_back:
+            self._forced.append(token)
+        if self._history is not None:
+            self._history = mx.concatenate([self._history, mx.array([token], dtype=mx.int32)])
+        self.accept(token)
+
+    @property
+    def _looks_back(self) -> bool:
+        s = self._sampling
+        return (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1.0, 0.0, 0.0)
+
+    def _adjusted(self, logits: mx.array) -> mx.array:
+        sampling, num_vocab = self._sampling, logits.shape[-1]
+        logits = logits.astype(mx.float32)
+        if sampling.logit_bias:
+            if self._bias is None:
+                self._bias = _bias_row(sampling.logit_bias, num_vocab)
+            logits = logits + self._bias
+        if self._looks_back:
+            logits = self._memory_for(num_vocab).penalized(logits, sampling)
+        for processor in sampling.processors:
+            logits = processor(self._history, logits)
+        return logits
+
+    def _restrained(self, logits: mx.array) -> mx.array:
+        """Finite numbers, and -inf where the grammar forbids: always something to choose from."""
+        logits = _finite(logits.astype(mx.float32))
+        mask = self._guide.mask(logits.shape[-1]) if self._guide is not None else None
+        return logits if mask is None else mx.where(mx.array(mask)[None], logits, -math.inf)
+
+    def _sampled(self, logits: mx.array) -> mx.array:
+        sampling = self._sampling
+        temperature = min(max(sampling.temperature, _COLDEST), _HOTTEST)
+        # The likeliest is 0 after this, so that no scaling overflows.
+        scaled = (logits - mx.max(logits, axis=-1, keepdims=True)) / temperature
+        order = None
+        if 0 < sampling.top_k < scaled.shape[-1] or sampling.top_p < 1:
+            order = mx.argsort(-scaled, axis=-1)  # (1, vocab), the likeliest first
+            order = order[:, : sampling.top_k or None]
+            scaled = _nucleus(mx.take_along_axis(scaled, order, axis=-1), sampling.top_p)
+        if sampling.min_p:
+            scaled = mx.where(scaled < math.log(sampling.min_p), -math.inf, scaled)
+        self._key, key = mx.random.split(self._key)
+        noise = mx.maximum(mx.random.gumbel(scaled.shape, key=key), _LEAST_NOISE)
+        choice = mx.argmax(scaled + noise, axis=-1)  # a draw from the softmax
+        return choice if order is None else mx.take_along_axis(order, choice[:, None], axis=-1)[0]
+
+    def _remember(self, token: mx.array, num_vocab: int) -> None:
+        if self._looks_back:
+            self._memory_for(num_vocab).add(token)
+        if self._history is not None:
+            self._history = mx.concatenate([self._history, token.astype(mx.int32)])
+
+    def _memory_for(self, num_vocab: int) -> _Memory:
+        if self._memory is None:
+            self._memory = _Memory(self._prompt, num_vocab)
+        while self._forced:
+            token = self._forced.pop()
+            if 0 <= token < num_vocab:
+                self._memory.add(mx.array([token]))
+        return self._memory
+
+
+class _Memory:
+    """What was said so far, counted on the device."""
+
+    def __init__(self, prompt: Tokens, num_vocab: int) -> None:
+        known = prompt[(prompt >= 0) & (prompt < num_vocab)]
+        in_prompt = np.zeros((1, num_vocab), dtype=bool)
+        in_prompt[0, known] = True
+        self._in_prompt = mx.array(in_prompt)  # (1, vocab)
+        self._counts = mx.zeros((1, num_vocab))  # of the reply
+
+    def add(self, token: mx.array) -> None:
+        self._counts = self._counts.at[:, token].add(1.0)
+
+    def penalized(self, logits: mx.array, sampling: Sampling) -> mx.array:
+        is_said = self._counts > 0
+        if sampling.repetition_penalty != 1:
+            factor = sampling.repetition_penalty
+            smaller = mx.where(logits < 0, logits * factor, logits / factor)
+            logits = mx.where(is_said | self._in_prompt, smaller, logits)
+        if sampling.frequency_penalty:
+            logits = logits - sampling.frequency_penalty * self._counts
+        if sampling.presence_penalty:
+            logits = logits - sampling.presence_penalty * is_said
+        return logits
+
+
+def logprobs(
+    logits: mx.array, token: mx.array, num_top: int
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Of raw `logits` (1, vocab): the log probability of `token` (1,), and the ids and log
+    probabilities of the `num_top` likeliest tokens, or of all where there are fewer. Lazy."""
+    logits = logits.astype(mx.float32)
+    row = _finite(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0]  # (vocab,)
+    top = mx.argsort(-row)[: max(num_top, 0)]
+    return row[token], top, row[top]
+
+
+def _finite(x: mx.array) -> mx.array:
+    return mx.nan_to_num(x, nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+
+
+def _nucleus(ranked: mx.array, top_p: float) -> mx.array:
+    """`ranked` (1, n) logits, the likeliest first: -inf behind the first ones that together have
+    a share of `top_p`. The very first stays in any case."""
+    if top_p >= 1:
+        return ranked
+    probs = mx.softmax(ranked, axis=-1)
+    mass_before = mx.cumsum(probs, axis=-1) - probs
+    is_in = (mass_before < top_p) | (mx.arange(ranked.shape[-1]) == 0)
+    return mx.where(is_in, ranked, -math.inf)
+
+
+def _bias_row(logit_bias: Mapping[int, float], num_vocab: int) -> mx.array:
+    """Ids beyond the vocabulary are left out: mlx would write there without a look."""
+    row = np.zeros((1, num_vocab), dtype=np.float32)
+    for token, bias in logit_bias.items():
+        if 0 <= token < num_vocab:
+            row[0, token] = bias
+    return mx.array(row)
+
+
+def _folded(seed: int | None) -> int:
+    """Any integer as the 64 bits that mlx takes; a fresh one for None."""
+    return secrets.randbits(64) if seed is None else seed % 2**64
