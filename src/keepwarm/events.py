@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
 from typing import Generic, TypeVar
@@ -73,7 +73,7 @@ class Result:
 class ChatResult(Result):
     """A result whose text was taken apart."""
 
-    reply: Reply = Reply("")
+    reply: Reply = field(default_factory=lambda: Reply(""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,25 +45,26 @@ class Row:
         *,
         num_top: int | None = None,
         replay: Sequence[int] = (),
+        num_known: int = 0,
     ) -> None:
         """Draws the first token from `logits` (1, vocab), or takes it from `replay`: the tokens
-        that were drawn before the sequence was preempted, and are not to be drawn again."""
+        that `draw` drew before the sequence was preempted, the first `num_known` of which were
+        read before, too."""
         self.live = live
         self.draw = draw
         self.error: Exception | None = None
         self._num_top = num_top
         self._replay = deque(replay)
+        self._num_known = num_known
         self.token = self.next_token(logits)
         self.is_apart = False  # runs in a group of its own
 
     def next_token(self, logits: mx.array) -> mx.array:
         """The next token (1,), lazily, and its log probabilities where asked for. Mutates."""
         if self._replay:
-            value = self._replay.popleft()
-            token = mx.array([value], dtype=mx.uint32)
-            self.draw.force(value)
+            token = mx.array([self._replay.popleft()], dtype=mx.uint32)
         else:
-            token = self.draw(logits).astype(mx.uint32)
+            token = self.draw.draw(logits).astype(mx.uint32)
         self._logprobs = None
         if self._num_top is not None:
             self._logprobs = logprobs(logits, token, self._num_top)
@@ -79,8 +80,14 @@ class Row:
         """What is to be computed along with the token."""
         return list(self._logprobs or ())
 
-    def reading(self, value: int) -> Token:
-        """The token with its log probabilities, as plain numbers. Call before the next draw."""
+    def read(self, value: int) -> Token:
+        """The model reads the token: it, with its log probabilities, as plain numbers. Call
+        before the next draw. Mutates."""
+        self.live.advance([value])
+        if self._num_known:
+            self._num_known -= 1
+        else:
+            self.draw.accept(value)
         if self._logprobs is None:
             return Token(value)
         chosen, ids, values = (np.array(x).reshape(-1) for x in self._logprobs)
@@ -150,11 +157,7 @@ class Group:
 
     def _read(self, tokens: mx.array) -> list[Token]:
         values: list[int] = np.array(tokens).tolist()
-        for row, value in zip(self.rows, values):
-            row.live.advance([value])
-            if row.draw.is_guided:
-                row.draw.accept(value)
-        return [row.reading(value) for row, value in zip(self.rows, values)]
+        return [row.read(value) for row, value in zip(self.rows, values)]
 
     def _draw(self, logits: mx.array) -> mx.array:
         """The next tokens (B,)."""
@@ -175,9 +178,10 @@ class Group:
         pending = [array for row in self.rows for array in row.pending]
         mx.async_eval(tokens, pending)  # type: ignore[no-untyped-call]
 
-    def drawn(self, row: Row) -> int:
-        """The token of `row` that is drawn and not yet read."""
-        return int(np.array(self._tokens)[self.rows.index(row)])
+    def drawn(self) -> list[int]:
+        """The tokens of all rows that are drawn and not yet read."""
+        values: list[int] = np.array(self._tokens).tolist()
+        return values
 
     def take(self, row: Row) -> None:
         """Give a row its own caches back, at the position it has reached. The row stays a part

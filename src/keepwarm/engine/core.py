@@ -53,7 +53,9 @@ class Core:
     ) -> None:
         layout = cache.layout
         is_cut = layout is not None and layout.can_cut and not cache.exact
-        can_merge = settings.decode is DecodeMode.BATCH and merging.can_merge(cache.fresh().caches)
+        can_merge = settings.decode is DecodeMode.BATCH and merging.can_batch(
+            model, lambda: cache.fresh().caches
+        )
         self.cache = cache
         self.tally = Tally()
         self.batch = Batch(model, can_merge=can_merge)
@@ -208,6 +210,7 @@ class Core:
             prefill.logits,
             num_top=sequence.request.top_logprobs,
             replay=sequence.replay,
+            num_known=sequence.num_known,
         )
         row.is_apart = sequence.runs_apart
         self.batch.add(row)
@@ -254,11 +257,13 @@ class Core:
             self._fail(sequences[0], error)
             return
         log.error("a step failed; each of its sequences goes on alone", exc_info=error)
-        self.batch.drop([s.row for s in sequences if s.row is not None])
-        for sequence in sequences:
+        rows = [sequence.row for sequence in sequences if sequence.row is not None]
+        drawn = self.batch.group_of(rows[0]).drawn()
+        self.batch.drop(rows)
+        for sequence, token in zip(sequences, drawn):
             self._stop_running(sequence)
             sequence.runs_apart = True
-            self._requeue(sequence, drawn=None)
+            self._requeue(sequence, drawn=token)
 
     def _make_room(self) -> None:
         """Before the running sequences grow: evict, let pins go, preempt the youngest."""
@@ -284,7 +289,7 @@ class Core:
         drawn = None
         if sequence.row is not None:
             group = self.batch.group_of(sequence.row)
-            drawn = group.drawn(sequence.row)
+            drawn = group.drawn()[group.rows.index(sequence.row)]
             group.take(sequence.row)
             self.warmth.keep_reply(sequence)
             self._stop_running(sequence)
