@@ -74,9 +74,7 @@ def _keys(config: Config) -> str:
 
 
 def _amount(num_bytes: int) -> str:
-    value, unit = float(num_bytes), "B"
-    for unit in ("B", "kB", "MB", "GB"):  # noqa: B007
-        if value < 1000:
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}" if unit != "B" else f"{num_bytes} B"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} B"

@@ -28,20 +28,22 @@ def model_loader(
     _check_folder(name, "model")
     if adapter_path is not None and not Path(adapter_path).is_dir():
         raise BadInput(f"there is no adapter folder {adapter_path}")
-    template = None if chat_template is None else _read_template(Path(chat_template))
+    tokenizer_config: dict[str, Any] = {}
+    if trust_remote_code:
+        tokenizer_config["trust_remote_code"] = True
+    if chat_template is not None:
+        tokenizer_config["chat_template"] = _read_template(Path(chat_template))
 
     def load() -> tuple[Any, Any]:
         try:
             model, tokenizer = mlx_lm.load(
                 name,
-                tokenizer_config={"trust_remote_code": True} if trust_remote_code else None,
+                tokenizer_config=tokenizer_config,
                 adapter_path=adapter_path,
                 trust_remote_code=trust_remote_code,
             )
         except Exception as error:
             raise BadInput(f"cannot load {name}: {_first_line(error)}") from error
-        if template is not None:
-            tokenizer.chat_template = template
         return model, tokenizer
 
     return load

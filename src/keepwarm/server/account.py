@@ -61,7 +61,7 @@ class Account:
             f"{usage['prompt_tokens']} prompt tokens, {self._cached_tokens} cached"
             f" ({shown_reason(str(first.reason))}, {first.source}),"
             f" {usage['completion_tokens']} generated,"
-            f" first after {first.timings.queue_s + first.timings.first_token_s:.3f} s"
+            f" first after {first.timings.first_token_s:.3f} s"
         )
 
     @property

@@ -1,0 +1,246 @@
+"""The server as a whole: what is open, what is guarded, and how it says no."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from keepwarm.config import Config
+from keepwarm.engine.engine import Engine
+from keepwarm.server.app import create_app
+from keepwarm.server.replies import ChatCompletion, Completion, Tokenized
+from tests.server.serving import Served, error_of, served
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Served]:
+    with served(api_keys=("alpha", "beta")) as running:
+        yield running
+
+
+def key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+def test_health_is_ok_when_requests_are_taken(server: Served) -> None:
+    response = server.http.get("/health")
+    assert response.status_code == 200
+    assert response.json() == {"status": "ok", "live": True, "ready": True}
+
+
+def test_health_says_that_the_model_is_being_loaded() -> None:
+    with served(start=lambda engine: None) as loading:
+        response = loading.http.get("/health")
+        assert response.status_code == 503
+        assert response.json() == {"status": "loading", "live": True, "ready": False}
+        assert loading.http.get("/health/live").status_code == 200
+        refused = loading.chat()
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) > 0
+        assert "loading" in error_of(refused)["message"]
+        assert loading.http.get("/v1/models").status_code == 200
+        assert loading.http.get("/metrics").status_code == 200
+
+
+def test_health_says_that_the_engine_has_ended() -> None:
+    with served() as ending:
+        ending.engine.stop()
+        assert ending.http.get("/health").json()["ready"] is False
+        assert ending.http.get("/health").status_code == 503
+        assert ending.chat().status_code == 503
+
+
+@pytest.mark.parametrize("name", ["models/small", "small", "default"])
+def test_model_goes_by_its_names(server: Served, name: str) -> None:
+    assert server.http.get("/v1/models").json()["data"][0]["id"] == "models/small"
+    assert server.http.get(f"/v1/models/{name}").json()["id"] == "models/small"
+
+
+def test_unknown_model_is_not_found(server: Served) -> None:
+    response = server.http.get("/v1/models/gpt-5")
+    assert response.status_code == 404
+    assert error_of(response)["code"] == "model_not_found"
+
+
+def test_any_model_may_be_asked_for_and_the_real_one_answers(server: Served) -> None:
+    assert server.chat(model="gpt-5").json()["model"] == "models/small"
+
+
+def test_unknown_route_and_wrong_method_are_told_in_the_same_form(server: Served) -> None:
+    missing = server.http.get("/v2/nothing")
+    assert missing.status_code == 404
+    assert error_of(missing)
+    wrong = server.http.get("/v1/chat/completions")
+    assert wrong.status_code == 405
+    assert wrong.headers["Allow"] == "POST"
+    assert error_of(wrong)
+
+
+def test_tokenize_tells_what_the_model_reads(server: Served) -> None:
+    whole = server.post("/tokenize", {"messages": [{"role": "user", "content": "Hi"}]}).json()
+    Tokenized.model_validate(whole)
+    assert (
+        whole["count"] == len(whole["tokens"]) == server.chat("Hi").json()["usage"]["prompt_tokens"]
+    )
+    assert [mark["kind"] for mark in whole["boundaries"]] == ["message", "generation"]
+    text = server.post("/tokenize", {"prompt": "Hi"}).json()
+    assert text["count"] == server.complete("Hi").json()["usage"]["prompt_tokens"]
+
+
+def test_answers_are_as_documented(server: Served) -> None:
+    ChatCompletion.model_validate(server.chat().json())
+    Completion.model_validate(server.complete().json())
+
+
+def test_document_holds_every_route_and_no_error_of_another_form(server: Served) -> None:
+    document = server.http.get("/openapi.json").json()
+    assert set(document["paths"]) == {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/v1/models/{name}",
+        "/tokenize",
+        "/health",
+        "/health/live",
+        "/metrics",
+    }
+    responses = document["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert {"200", "400", "413", "429", "500", "503"} <= set(responses)
+    assert "422" not in responses
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    error = responses["400"]["content"]["application/json"]["schema"]["$ref"]
+    assert error.endswith("/ErrorBody")
+
+
+def test_metrics_can_be_read_and_count_what_was_asked(server: Served) -> None:
+    server.chat("Count this, please.")
+    server.wait_for(lambda: server.engine.status().counters.generated_tokens > 0)
+    text = server.http.get("/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["keepwarm_prompt_tokens"].type == "counter"
+    assert families["keepwarm_prompt_tokens"].samples[0].value > 0
+    assert families["keepwarm_requests_queued"].type == "gauge"
+    assert families["keepwarm_time_to_first_token_seconds"].type == "histogram"
+    answers = families["keepwarm_http_requests"].samples
+    chats = [s for s in answers if s.labels.get("route") == "/v1/chat/completions"]
+    assert any(s.labels["status"] == "200" and s.value >= 1 for s in chats)
+
+
+def test_made_up_paths_do_not_grow_the_metrics(server: Served) -> None:
+    for name in ("a", "b", "c"):
+        server.http.get(f"/made/up/{name}")
+    text = server.http.get("/metrics").text
+    assert "made" not in text
+    assert 'route="unknown"' in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/metrics"),
+        ("POST", "/tokenize"),
+        ("GET", "/openapi.json"),
+        ("GET", "/nothing"),
+    ],
+)
+def test_all_but_health_needs_a_key(guarded: Served, method: str, path: str) -> None:
+    response = guarded.http.request(method, path)
+    assert response.status_code == 401
+    assert "Bearer" in response.headers["WWW-Authenticate"]
+    assert error_of(response)["code"] == "invalid_api_key"
+    assert guarded.http.get("/health").status_code == 200
+
+
+def test_keys_do_not_share_what_is_cached(guarded: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "A secret " * 20}], "max_tokens": 1}
+
+    def report(name: str) -> dict[str, Any]:
+        asked = guarded.post("/v1/chat/completions", body, headers=key(name))
+        found: dict[str, Any] = asked.json()["keepwarm"]
+        return found
+
+    assert report("alpha")["reason"] == "cold"
+    assert report("alpha")["cached_tokens"] > 0
+    other = report("beta")
+    assert (other["cached_tokens"], other["reason"]) == (0, "cold")
+    metrics = guarded.http.get("/metrics", headers=key("beta")).text
+    assert "other_namespace" not in metrics
+
+
+def test_keys_share_where_the_operator_says_so() -> None:
+    body = {"messages": [{"role": "user", "content": "A secret " * 20}], "max_tokens": 1}
+    with served(api_keys=("alpha", "beta"), shared_cache=True) as sharing:
+        sharing.post("/v1/chat/completions", body, headers=key("alpha"))
+        other = sharing.post("/v1/chat/completions", body, headers=key("beta"))
+        assert other.json()["keepwarm"]["cached_tokens"] > 0
+
+
+def test_foreign_host_is_turned_away(server: Served) -> None:
+    response = server.http.get("/v1/models", headers={"Host": "evil.example:8080"})
+    assert response.status_code == 403
+    assert error_of(response)["code"] == "unknown_host"
+    for good in ("localhost:1", "127.0.0.1", "[::1]:8080", "LOCALHOST"):
+        assert server.http.get("/v1/models", headers={"Host": good}).status_code == 200
+
+
+def test_host_may_be_allowed_and_does_not_matter_with_a_key(guarded: Served) -> None:
+    with served(allowed_hosts=("box.example",)) as named:
+        assert named.http.get("/health", headers={"Host": "box.example"}).status_code == 200
+        assert named.http.get("/health", headers={"Host": "bax.example"}).status_code == 403
+    headers = {"Host": "evil.example", **key("alpha")}
+    assert guarded.http.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_pages_of_other_origins_may_not_ask_unless_told_so(server: Served) -> None:
+    asking = {"Origin": "http://app.example", "Access-Control-Request-Method": "POST"}
+    assert server.http.options("/v1/models", headers=asking).status_code == 405
+    assert "access-control-allow-origin" not in server.http.get("/health", headers=asking).headers
+    with served(cors_origins=("http://app.example",), api_keys=("alpha",)) as opened:
+        allowed = opened.http.options("/v1/chat/completions", headers=asking)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == "http://app.example"
+
+
+def test_failure_inside_is_told_without_its_words(server: Served, monkeypatch: Any) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("something private")
+
+    monkeypatch.setattr("keepwarm.server.openai.plan_chat", broken)
+    response = server.chat()
+    assert response.status_code == 500
+    assert "private" not in response.text
+    assert error_of(response)["type"] == "server_error"
+    monkeypatch.undo()
+    assert server.chat().status_code == 200
+
+
+def test_engine_is_not_needed_to_describe_the_server() -> None:
+    def load() -> tuple[Any, Any]:
+        raise AssertionError
+
+    assert create_app(Engine(load), Config(model="a")).openapi()["info"]["title"] == "keepwarm"
+
+
+def test_burst_of_connections_is_served(server: Served) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    connections = [socket.create_connection((host, int(port)), timeout=30) for _ in range(150)]
+    try:
+        for connection in connections:
+            connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for connection in connections:
+            assert connection.recv(64).startswith(b"HTTP/1.1 200")
+    finally:
+        for connection in connections:
+            connection.close()
