@@ -252,3 +252,26 @@ def test_echo_of_a_streamed_call_gives_back_the_generated_tokens(gap: str) -> No
     again = render_chat(tokenizer, [user("Is it warm?"), reply.as_message(), *results], tools=TOOLS)
     generated = tokenizer.encode(text, add_special_tokens=False)
     assert common_len(asked.extended(generated), again) == len(asked) + len(generated)
+
+
+# The template writes line breaks of its own around the thought before "Hi" only, and before the
+# answer unless it is "Hi" or "Ho".
+UNSTEADY = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.reasoning_content is defined %}<think>
+{%- set gap = '\\n' if 'Hi' in m.content else '' -%}
+{%- set lead = '' if 'Hi' in m.content or 'Ho' in m.content else '\\n' -%}
+{{ gap + m.reasoning_content + gap }}</think>{{ lead }}{% endif -%}
+{{ m.content }}<|im_end|>{% endfor %}"""
+
+
+def test_form_that_only_the_end_shows_is_seen_by_parse_reply_alone() -> None:
+    tokenizer = TokenizerWrapper(make_tokenizer(UNSTEADY, extra_tokens=("<think>", "</think>")))
+    usual = "<think>\nHm.\n</think>\nHello there."
+    assert parse_reply(tokenizer, usual) == Reply("Hello there.", "\nHm.\n")
+    assert Reply.of(split(tokenizer, usual)) == Reply("Hello there.", "\nHm.\n")
+    odd = "<think>\nHm.\n</think>\nHi."
+    assert parse_reply(tokenizer, odd) == Reply("\nHi.", "Hm.")
+    assert Reply.of(split(tokenizer, odd)) == Reply("Hi.", "\nHm.\n")
+    odd = "<think>Hm.</think>\nHo."
+    assert parse_reply(tokenizer, odd) == Reply("\nHo.", "Hm.")
+    assert Reply.of(split(tokenizer, odd)) == Reply("Ho.", "Hm.")

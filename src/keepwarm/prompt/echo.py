@@ -88,8 +88,8 @@ class Echo:
         if not getattr(facts, "has_thinking", False):
             return
         start = "" if scanner.starts_in_thought else facts.think_start
-        for lead, tail in (("", ""), ("\n", "\n"), ("", "\n")):
-            yield f"{start}{lead}{QUEBEC}{tail}{facts.think_end}"
+        for thought in (QUEBEC, f"\n{QUEBEC}\n", f"{QUEBEC}\n", ""):
+            yield f"{start}{thought}{facts.think_end}"
 
     def _calls(self) -> str | None:
         """A call as the template writes it, from its first tag to its last; None where it writes

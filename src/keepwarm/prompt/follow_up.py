@@ -1,0 +1,84 @@
+"""What the next turn of a conversation will begin with, whatever is said in it: that can be read
+before it comes. No mlx; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keepwarm.errors import RenderError
+from keepwarm.prompt.boundaries import BoundaryKind, Prompt
+from keepwarm.prompt.messages import Message
+from keepwarm.prompt.render import render_chat
+from keepwarm.prompt.template import Tokenizer
+
+# Nothing in common, at neither end: what both renderings begin with is not made up.
+_MADE_UP = (".", "Why is that so?")
+
+
+def follow_up(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    reply_message: Mapping[str, Any],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> Prompt | None:
+    """What every next turn begins with when `reply_message` has answered `messages`: the
+    conversation as the template writes it once a question, or results after tool calls, follow
+    (thoughts are often dropped then), up to the last message boundary before them.
+
+    None where the template refuses, or no message of it ends at a boundary. Raises BadInput where
+    `messages` are no conversation.
+    """
+    past = [*messages, reply_message]
+    try:
+        one, other = (
+            render_chat(
+                tokenizer,
+                [*past, *_next_messages(reply_message, content)],
+                tools=tools,
+                template_kwargs=template_kwargs,
+            )
+            for content in _MADE_UP
+        )
+    except RenderError:
+        return None
+    shared_len = _common_len(one, other)
+    kept = [boundary for boundary in one.boundaries if boundary.position <= shared_len]
+    ends = [boundary.position for boundary in kept if boundary.kind is BoundaryKind.MESSAGE]
+    if not ends:
+        return None
+    return Prompt(
+        one.tokens[: ends[-1]], (boundary for boundary in kept if boundary.position <= ends[-1])
+    )
+
+
+def continues(read: Prompt, upcoming: Prompt) -> bool:
+    """Whether `upcoming` begins with all the tokens that were `read`: then a state that cannot be
+    cut is of use to it."""
+    return _common_len(read, upcoming) == len(read)
+
+
+def _next_messages(reply_message: Mapping[str, Any], content: str) -> list[Message]:
+    """What may come next: results after tool calls, within which thoughts are often kept, and
+    a question otherwise."""
+    calls = reply_message.get("tool_calls") or ()
+    if not calls:
+        return [{"role": "user", "content": content}]
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": call.get("id", ""),
+            "name": call.get("function", {}).get("name", ""),
+            "content": content,
+        }
+        for call in calls
+    ]
+
+
+def _common_len(one: Prompt, other: Prompt) -> int:
+    """How many tokens two prompts begin with in common."""
+    length = min(len(one), len(other))
+    parted = (one.tokens[:length] != other.tokens[:length]).nonzero()[0]
+    return int(parted[0]) if len(parted) else length
