@@ -144,7 +144,7 @@ def test_every_shared_template_streams_what_is_parsed(name: str) -> None:
     tokenizer = with_facts(name)
     given: dict[str, Any] = {"tools": TOOLS, "template_kwargs": NEEDS.get(name, {})}
     prompt = render_chat(tokenizer, [user("Hi")], **given)
-    calls = Echo(tokenizer, TOOLS, NEEDS.get(name))._calls() or ""
+    calls = Echo(tokenizer, TOOLS, NEEDS.get(name)).sample_call() or ""
     if not (tokenizer.has_thinking or tokenizer.has_tool_calling):
         assert split(tokenizer, "\nHi\n", prompt=prompt, **given) == [*map(Said, "\nHi\n")]
         return
@@ -275,3 +275,23 @@ def test_form_that_only_the_end_shows_is_seen_by_parse_reply_alone() -> None:
     odd = "<think>Hm.</think>\nHo."
     assert parse_reply(tokenizer, odd) == Reply("\nHo.", "Hm.")
     assert Reply.of(split(tokenizer, odd)) == Reply("Ho.", "Hm.")
+
+
+def test_form_of_a_template_is_learned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = make_tokenizer(UNSTEADY, extra_tokens=("<think>", "</think>"))
+    tokenizer = TokenizerWrapper(inner)
+    rendered: list[Any] = []
+    render = inner.apply_chat_template
+
+    def counted(messages: Any, **given: Any) -> Any:
+        rendered.append(messages)
+        return render(messages, **given)
+
+    monkeypatch.setattr(inner, "apply_chat_template", counted)
+    split(tokenizer, "<think>Hm.</think>Hello")
+    assert rendered
+    rendered.clear()
+    split(tokenizer, "<think>Hm.</think>Hello")
+    assert rendered == []
+    split(tokenizer, "Hello", template_kwargs={"enable_thinking": False})
+    assert rendered  # another way to write: asked anew

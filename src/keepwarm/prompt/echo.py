@@ -74,7 +74,7 @@ class Echo:
             yield thought
             for lead in ("", "\n", "\n\n"):
                 yield f"{thought}{lead}{ALPHA}"
-        calls = self._calls()
+        calls = self.sample_call()
         if calls is None:
             return
         for tail in ("", "\n", "\n\n"):
@@ -91,7 +91,7 @@ class Echo:
         for thought in (QUEBEC, f"\n{QUEBEC}\n", f"{QUEBEC}\n", ""):
             yield f"{start}{thought}{facts.think_end}"
 
-    def _calls(self) -> str | None:
+    def sample_call(self) -> str | None:
         """A call as the template writes it, from its first tag to its last; None where it writes
         none behind content."""
         facts: Any = self._template.tokenizer
