@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -15,11 +17,16 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.decode import decode
 from keepwarm.engine.grammar import MAX_TEXT_LEN, Guide, Guides, any_object
+from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.request import Grammar, GrammarKind, Sampling
 from keepwarm.engine.sampling import Draw
 from keepwarm.errors import BadInput
+from keepwarm.prompt.render import render_text
 
+from ..architectures.zoo import ARCHITECTURES
 from ..prompt.tokenizers_for_tests import own
 
 TOKENIZER = own("drops_thoughts")
@@ -139,7 +146,9 @@ def test_random_logits_give_text_that_fits(grammar: Grammar, pattern: str) -> No
         assert re.fullmatch(pattern, TOKENIZER.decode(tokens))
 
 
-def test_every_end_is_allowed_where_the_grammar_may_end_and_nothing_else_behind_it() -> None:
+def test_every_end_is_allowed_where_the_grammar_may_end_and_nothing_else_behind_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     guide = GUIDES.guide(regex("ab?"))
     assert allowed(guide) == {token("a")}
     guide.accept(token("a"))
@@ -150,6 +159,15 @@ def test_every_end_is_allowed_where_the_grammar_may_end_and_nothing_else_behind_
     assert allowed(guide) == ENDS
     guide.accept(token("a"))  # the decode loop draws one more than it needs
     assert allowed(guide) == ENDS
+    assert not caplog.records
+
+
+def test_model_that_knows_no_token_that_fits_ends() -> None:
+    last = max(token("a"), *ENDS)
+    guide = GUIDES.guide(lark(f"start: <[{last}]>"))
+    mask = guide.mask(last)
+    assert mask is not None
+    assert {int(i) for i in np.flatnonzero(mask)} == ENDS - {last}
 
 
 def test_ids_that_no_text_has_are_forbidden() -> None:
@@ -166,24 +184,55 @@ def test_model_may_know_fewer_tokens_than_the_tokenizer() -> None:
 def test_blanks_come_to_an_end() -> None:
     guide = GUIDES.guide(any_object())
     guide.accept(token("{"))
-    num_blanks = 0
-    while token(" ") in allowed(guide):
+    for _ in range(64):
+        assert token(" ") in allowed(guide)
         guide.accept(token(" "))
-        num_blanks += 1
-    assert num_blanks == 64
+    assert token(" ") not in allowed(guide)
     assert token('"') in allowed(guide)
 
 
 def test_failure_of_the_grammar_ends_the_reply_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for bad in (token("a"), NUM_VOCAB - 1):
-        guide = GUIDES.guide(schema(WEATHER))
+    failing = [(token("a"), ""), (NUM_VOCAB - 1, ""), (-1, ""), (-1, "</think>")]
+    for bad, text in failing:
+        guide = GUIDES.guide(schema(WEATHER, after=text))
         with caplog.at_level(logging.WARNING, logger="keepwarm"):
             guide.accept(bad)
         assert allowed(guide) == ENDS
         assert "the reply ends here" in caplog.text
         caplog.clear()
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e300])
+def test_no_temperature_leaves_the_grammar(temperature: float) -> None:
+    for seed in range(5):
+        guide = GUIDES.guide(regex("[ab]"))
+        sampling = Sampling(temperature=temperature, seed=seed)
+        draw = Draw(sampling, prompt=np.array([1], dtype=np.int32), guide=guide)
+        assert int(draw.draw(mx.zeros((1, NUM_VOCAB))).item()) in (token("a"), token("b"))
+
+
+def test_bias_does_not_overrule_the_grammar() -> None:
+    sampling = Sampling(logit_bias={token("c"): 1e30})
+    draw = Draw(sampling, prompt=np.array([1], dtype=np.int32), guide=GUIDES.guide(regex("[ab]")))
+    assert int(draw.draw(mx.zeros((1, NUM_VOCAB))).item()) == token("a")
+
+
+def test_decode_tells_the_guide_each_token_before_the_next_is_drawn() -> None:
+    architecture = ARCHITECTURES["llama"]
+    config = {**architecture.config, "vocab_size": NUM_VOCAB}
+    model = replace(architecture, config=config).build(mx.float32)
+    prompt = render_text(TOKENIZER, "What is the weather in Paris today?")
+    with Prefill(model, PrefixCache(model), prompt) as prefill:
+        list(prefill.steps())
+        draw = Draw(
+            Sampling(), prompt=prompt.tokens, guide=GUIDES.guide(regex("[a-z]{3}, [A-Z]{3}"))
+        )
+        tokens = list(itertools.islice(decode(model, prefill.live, prefill.logits, draw), 12))
+        assert prefill.live.position == len(prompt) + 12
+    said = list(itertools.takewhile(lambda value: value not in ENDS, tokens))
+    assert re.fullmatch("[a-z]{3}, [A-Z]{3}", TOKENIZER.decode(said))
 
 
 def test_two_guides_of_one_grammar_go_their_own_ways() -> None:
@@ -226,6 +275,9 @@ def test_end_of_a_thought_within_a_token_counts_what_follows_as_answer() -> None
         (Grammar(GrammarKind.JSON_SCHEMA, '{"type":'), "line 1 column 9"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"const": NaN}'), "not JSON compliant"),
         (Grammar(GrammarKind.JSON_SCHEMA, "[" * 60_000), "recursion"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"const": "\\ud800"}'), "hex escape"),
+        (regex("\ud800"), "surrogates not allowed"),
+        (lark('start: "\ud800"'), "surrogates not allowed"),
         (regex("a("), "unclosed group"),
         (regex("(" * 30_000), "invalid regex"),
         (lark("start: b"), 'unknown name: "b"'),

@@ -106,23 +106,33 @@ class Guide:
             return None
         allowed = np.zeros(vocab_size, dtype=bool)  # ids that no text has stay forbidden
         if not self._is_over:
-            packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-            num_known = min(self._vocabulary.vocab_size, vocab_size)
-            allowed[:num_known] = np.unpackbits(packed, count=num_known, bitorder="little")
-            if self._matcher.is_error() or not allowed.any():
-                self._give_up()
+            self._fill(allowed)
         if self._is_over:
+            allowed[:] = False
             allowed[[token for token in self._eos_ids if token < vocab_size]] = True
         return allowed
 
     def accept(self, token: int) -> None:
         """Mutates: `token` came next."""
-        if self._after:
-            self._look_for_start(token)
-        elif token in self._eos_ids:
-            self._is_over = True
-        elif not self._is_over and not self._matcher.consume_token(token):
-            self._give_up()
+        try:
+            if self._after:
+                self._look_for_start(token)
+            elif token in self._eos_ids:
+                self._is_over = True
+            elif not self._is_over and not self._matcher.consume_token(token):
+                self._give_up(self._matcher.get_error())
+        except Exception as error:
+            self._give_up(repr(error))
+
+    def _fill(self, allowed: NDArray[np.bool_]) -> None:
+        try:
+            packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            num_known = min(self._vocabulary.vocab_size, len(allowed))
+            allowed[:num_known] = np.unpackbits(packed, count=num_known, bitorder="little")
+            if self._matcher.is_error() or not allowed.any():
+                self._give_up(self._matcher.get_error() or "no token of the model fits")
+        except Exception as error:
+            self._give_up(repr(error))
 
     def _look_for_start(self, token: int) -> None:
         self._tail += self._vocabulary.decode_bytes([token])
@@ -137,9 +147,9 @@ class Guide:
             if self._matcher.validate_tokens(tokens) == len(tokens):
                 self._matcher.consume_tokens(tokens)
 
-    def _give_up(self) -> None:
-        self._is_over = True
-        log.warning("a grammar failed, the reply ends here: %s", self._matcher.get_error())
+    def _give_up(self, why: str) -> None:
+        self._is_over, self._after = True, b""
+        log.warning("a grammar failed, the reply ends here: %s", why)
 
 
 def _read_vocabulary(tokenizer: Any) -> llguidance.LLTokenizer:
@@ -157,21 +167,20 @@ def _read_vocabulary(tokenizer: Any) -> llguidance.LLTokenizer:
 
 
 def _source(grammar: Grammar) -> str:
+    """What llguidance reads. Raises BadInput."""
     make = llguidance.LLMatcher
-    if grammar.kind is GrammarKind.LARK:
-        return make.grammar_from_lark(grammar.text)
-    if grammar.kind is GrammarKind.REGEX:
-        return make.grammar_from_regex(grammar.text)
     try:
+        if grammar.kind is GrammarKind.LARK:
+            return make.grammar_from_lark(grammar.text)
+        if grammar.kind is GrammarKind.REGEX:
+            return make.grammar_from_regex(grammar.text)
         schema = json.loads(grammar.text)
         text = json.dumps({} if schema is True else schema, allow_nan=False)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"the JSON schema is no JSON: {error}") from error
-    options = _JSON_OPTIONS if text.startswith("{") else None  # the rest is refused when compiled
-    try:
+        # What is no object takes no options, and is refused when it is compiled.
+        options = _JSON_OPTIONS if text.startswith("{") else None
         return make.grammar_from_json_schema(text, defaults=options)
-    except ValueError as error:  # a schema may bring options of its own
-        raise BadInput(f"the JSON schema cannot be used: {error}") from error
+    except (ValueError, RecursionError) as error:  # no JSON, or not even text
+        raise BadInput(f"the {_NAMES[grammar.kind]} cannot be read: {error}") from error
 
 
 def _compile(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> llguidance.LLMatcher:
@@ -202,4 +211,6 @@ def _on_a_large_stack(build: Callable[[], llguidance.LLMatcher]) -> llguidance.L
         finally:
             stack_size(before)
     thread.join()
+    if not built:
+        raise BadInput("the grammar cannot be used: it could not be compiled")
     return built[0]
