@@ -11,6 +11,7 @@ from keepwarm.config import Config
 from keepwarm.engine.request import Grammar, Request, Sampling
 from keepwarm.errors import BadInput
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.messages import read_template_kwargs
 from keepwarm.prompt.render import render_chat, render_text
 from keepwarm.server.errors import as_api_error, refused
 from keepwarm.server.fields import INT64
@@ -53,10 +54,7 @@ def plan_chat(engine: Engine, config: Config, asked: ChatRequest, namespace: str
     tokenizer = engine.tokenizer
     messages, tools, kwargs = asked.plain_messages(), asked.plain_tools(), asked.template_kwargs()
     kwargs = {**config.template_kwargs(), **kwargs}
-    try:
-        prompt = render_chat(tokenizer, messages, tools=tools, template_kwargs=kwargs)
-    except BadInput as error:
-        raise as_api_error(error, "messages") from error
+    prompt = render_messages(tokenizer, messages, tools, kwargs)
     can_call = tools is not None and asked.tool_choice != "none"
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
     return ChatPlan(
@@ -76,11 +74,31 @@ def plan_completions(
     """Raises ApiError for what this model cannot do."""
     grammar = format_grammar(engine.guides, asked.response_format)
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
-    prompts = [_text_prompt(engine, prompt) for prompt in asked.prompt]
+    prompts = [text_prompt(engine, prompt) for prompt in asked.prompt]
     requests = [request for prompt in prompts for request in shared.requests(prompt, grammar)]
     return CompletionPlan(
         tuple(requests), asked.num_choices, asked.num_logprobs, asked.includes_usage
     )
+
+
+def render_messages(
+    tokenizer: Any,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    template_kwargs: dict[str, Any],
+    **options: Any,
+) -> Prompt:
+    """As `render_chat`. Raises ApiError naming the field."""
+    try:
+        read_template_kwargs(template_kwargs)
+    except BadInput as error:
+        raise as_api_error(error, "chat_template_kwargs") from error
+    try:
+        return render_chat(
+            tokenizer, messages, tools=tools, template_kwargs=template_kwargs, **options
+        )
+    except BadInput as error:
+        raise as_api_error(error, "messages") from error
 
 
 class WithoutCalls:
@@ -100,7 +118,8 @@ class WithoutCalls:
         return getattr(self._inner, name)
 
 
-def _text_prompt(engine: Engine, prompt: str | list[int]) -> Prompt:
+def text_prompt(engine: Engine, prompt: str | list[int]) -> Prompt:
+    """A text or tokens as the model reads them. Raises ApiError."""
     try:
         if isinstance(prompt, str):
             return render_text(engine.tokenizer, prompt)

@@ -10,14 +10,12 @@ from fastapi.responses import JSONResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keepwarm.errors import BadInput
-from keepwarm.prompt.render import render_chat, render_text
 from keepwarm.server import replies
 from keepwarm.server.body import BodyRoute
 from keepwarm.server.chat import ChatAnswer
 from keepwarm.server.completions import CompletionAnswer
-from keepwarm.server.errors import ApiError, as_api_error
-from keepwarm.server.intake import plan_chat, plan_completions
+from keepwarm.server.errors import ApiError
+from keepwarm.server.intake import plan_chat, plan_completions, render_messages, text_prompt
 from keepwarm.server.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from keepwarm.server.service import Service
 from keepwarm.server.stream import EventStream, while_connected
@@ -105,24 +103,21 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
 
 
 def _tokenized(service: Service, asked: TokenizeRequest) -> dict[str, Any]:
-    tokenizer = service.engine.tokenizer
-    try:
-        if asked.prompt is not None:
-            prompt = render_text(tokenizer, asked.prompt)
-        else:
-            prompt = render_chat(
-                tokenizer,
-                asked.plain_messages(),
-                tools=asked.plain_tools(),
-                add_generation_prompt=asked.add_generation_prompt is not False,
-                template_kwargs={**service.config.template_kwargs(), **asked.template_kwargs()},
-            )
-    except BadInput as error:
-        raise as_api_error(error, "messages" if asked.prompt is None else "prompt") from error
+    engine = service.engine
+    if asked.prompt is not None:
+        prompt = text_prompt(engine, asked.prompt)
+    else:
+        prompt = render_messages(
+            engine.tokenizer,
+            asked.plain_messages(),
+            asked.plain_tools(),
+            {**service.config.template_kwargs(), **asked.template_kwargs()},
+            add_generation_prompt=asked.add_generation_prompt is not False,
+        )
     return {
         "tokens": prompt.tokens.tolist(),
         "count": len(prompt),
-        "max_model_len": service.engine.context_len,
+        "max_model_len": engine.context_len,
         "boundaries": [{"position": b.position, "kind": b.kind} for b in prompt.boundaries],
     }
 
