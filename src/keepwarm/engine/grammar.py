@@ -174,9 +174,8 @@ def _source(grammar: Grammar) -> str:
             return make.grammar_from_lark(grammar.text)
         if grammar.kind is GrammarKind.REGEX:
             return make.grammar_from_regex(grammar.text)
-        schema = json.loads(grammar.text)
-        text = json.dumps({} if schema is True else schema, allow_nan=False)
-        # What is no object takes no options, and is refused when it is compiled.
+        text = json.dumps(json.loads(grammar.text), allow_nan=False)
+        # `true` takes no options; the rest that is no object is refused when it is compiled.
         options = _JSON_OPTIONS if text.startswith("{") else None
         return make.grammar_from_json_schema(text, defaults=options)
     except (ValueError, RecursionError) as error:  # no JSON, or not even text
