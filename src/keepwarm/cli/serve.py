@@ -41,6 +41,7 @@ def add_to(commands: Any) -> None:
     """Adds the command. Mutates."""
     parser = commands.add_parser(
         "serve",
+        usage="keepwarm serve MODEL [options]",
         help="serve a model to OpenAI's clients",
         description="Serve a model to OpenAI's clients.",
         epilog=_EXAMPLES,
@@ -61,9 +62,7 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each file of a download
     engine = make_engine(config)
     listener = _listen(config)
-    # The settings learn the port that was free.
-    server = Server(engine, config, listener)
-    return server.serve_until_stopped()
+    return Server(engine, config, listener).serve_until_stopped()
 
 
 def make_engine(config: Config) -> Engine:
@@ -98,9 +97,9 @@ def _budget_bytes(budget: int | Percent | None) -> int | None:
     """On the engine's thread, once the model is loaded."""
     if not isinstance(budget, Percent):
         return budget
-    from keepwarm.cache.budget import default_budget_bytes
+    from keepwarm.engine.memory import free_bytes
 
-    return int(default_budget_bytes() * budget.value / 40)  # the default is 40% of what is free
+    return int(free_bytes() * budget.value / 100)
 
 
 def _listen(config: Config) -> socket.socket:

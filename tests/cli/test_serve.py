@@ -1,0 +1,169 @@
+"""`keepwarm serve` as a person runs it: a process of its own, a real model folder, real signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from keepwarm.cli.main import main
+from tests.compat.serving import save_small_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small_model(tmp_path_factory.mktemp("models") / "small")
+
+
+class Process:
+    """A server that says where it is; `lines` is all it said until then."""
+
+    def __init__(self, popen: subprocess.Popen[str]) -> None:
+        self.popen = popen
+        assert popen.stdout is not None
+        self.lines: list[str] = []
+        for line in popen.stdout:
+            self.lines.append(line)
+            if line.startswith("    -d "):
+                break
+        found = re.search(r"http://\S+(?=/v1$)", "".join(self.lines), re.MULTILINE)
+        assert found is not None, self.lines
+        self.url = found[0]
+
+    def interrupt(self) -> None:
+        self.popen.send_signal(signal.SIGINT)
+
+    def status(self) -> int:
+        return self.popen.wait(60)
+
+
+@contextmanager
+def running(folder: Path, *flags: str) -> Iterator[Process]:
+    # On the CPU, mlx would start a C++ compiler for every new shape of a compiled function.
+    env = {**os.environ, "MLX_DISABLE_COMPILE": "1", "KEEPWARM_TEMP": "0.5"}
+    command = [sys.executable, "-m", "keepwarm.cli.main", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(
+        [*command, *flags],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=Path(__file__).parents[2] / "src",
+    ) as popen:
+        try:
+            yield Process(popen)
+        finally:
+            popen.kill()
+
+
+def long_stream(url: str, num_tokens: int) -> tuple[threading.Thread, list[str], threading.Event]:
+    """A client that reads a stream; what it got, and when it has begun."""
+    lines: list[str] = []
+    begun = threading.Event()
+
+    def read() -> None:
+        body = {"prompt": "w10", "max_tokens": num_tokens, "stream": True, "ignore_eos": True}
+        try:
+            with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+                for line in response.iter_lines():
+                    lines.append(line)
+                    begun.set()
+        except httpx.HTTPError:
+            lines.append("broken")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread, lines, begun
+
+
+def test_serves_says_how_and_ends_what_runs_at_ctrl_c(folder: Path) -> None:
+    with running(folder, "--cache-bytes", "50MB", "--served-name", "mine") as server:
+        shown = "".join(server.lines)
+        assert "keepwarm serves mine at http://127.0.0.1:" in shown
+        assert "4 rows" in shown
+        assert "50.0 MB" in shown
+        assert f"curl {server.url}/v1/chat/completions" in shown
+        body = {"messages": [{"role": "user", "content": "w10 w11"}], "max_tokens": 3}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+        assert answer["model"] == "mine"
+        thread, lines, begun = long_stream(server.url, 300)
+        assert begun.wait(60)
+        server.interrupt()
+        thread.join(60)
+        assert lines[-2:] == ["data: [DONE]", ""]
+        assert server.status() == 0
+
+
+def test_deadline_ends_what_still_runs_with_an_error(folder: Path) -> None:
+    with running(folder, "--shutdown-s", "0.2") as server:
+        thread, lines, begun = long_stream(server.url, 4000)
+        assert begun.wait(60)
+        server.interrupt()
+        thread.join(60)
+        assert "stopping" in [line for line in lines if line.startswith("data: ")][-1]
+        assert server.status() == 0
+
+
+def test_second_ctrl_c_quits_at_once(folder: Path) -> None:
+    with running(folder) as server:
+        thread, lines, begun = long_stream(server.url, 4000)
+        assert begun.wait(60)
+        server.interrupt()
+        assert server.popen.stdout is not None
+        assert any("Ctrl-C again" in line for line in server.popen.stdout)
+        server.interrupt()
+        assert server.status() == 130
+        thread.join(60)
+        assert "data: [DONE]" not in lines
+
+
+def told(capsys: Any, *argv: str) -> str:
+    """The one line of an error."""
+    assert main(argv) != 0
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("keepwarm: ")
+    return str(lines[0])
+
+
+def test_missing_model_is_one_line(capsys: Any) -> None:
+    assert "no model folder" in told(capsys, "serve", "/no/such/model")
+    assert "which model" in told(capsys, "serve")
+
+
+def test_wrong_setting_is_one_line(capsys: Any, folder: Path) -> None:
+    assert "--temp" in told(capsys, "serve", str(folder), "--temp", "hot")
+    assert "max_queue" in told(capsys, "serve", str(folder), "--max-queue", "0")
+
+
+def test_port_that_is_taken_is_one_line(capsys: Any, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "cannot listen" in told(capsys, "serve", str(folder), "--port", port)
+
+
+def test_model_that_cannot_be_loaded_is_one_line(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "nobody-knows"}')
+    assert "cannot load" in told(capsys, "serve", str(tmp_path), "--port", "0")
+
+
+def test_version_and_help_are_told(capsys: Any) -> None:
+    for argv, words in (
+        (["--version"], "keepwarm "),
+        (["serve", "--help"], "KEEPWARM_MAX_QUEUE"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(argv)
+        assert end.value.code == 0
+        assert words in capsys.readouterr().out
