@@ -174,3 +174,8 @@ def test_file_that_cannot_be_read_is_told(content: str | None, tmp_path: Path) -
         file.write_text(content)
     with pytest.raises(BadInput, match="cannot read"):
         read_config({}, {}, file)
+
+
+def test_every_setting_is_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert [s.name for _, s in settings() if f"| `{s.name}` |" not in page] == []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -121,7 +122,8 @@ class Server(uvicorn.Server):
         self._settings = config
         self._listener = listener
         self._failure: BaseException | None = None
-        self._stopper: threading.Thread | None = None
+        self._is_loaded = False
+        self._num_signals = 0
         app = create_app(engine, config)
         super().__init__(
             uvicorn.Config(
@@ -138,11 +140,14 @@ class Server(uvicorn.Server):
     def serve_until_stopped(self) -> int:
         """Loads and serves. Returns the exit status."""
         self._engine.start()
-        threading.Thread(target=self._load, name="keepwarm-loading", daemon=True).start()
+        loading = threading.Thread(target=self._load, name="keepwarm-loading", daemon=True)
+        loading.start()
         with suppress(KeyboardInterrupt):  # uvicorn raises the signal again once it has stopped
             self.run(sockets=[self._listener])
-        if self.force_exit:
-            os._exit(130)
+        loading.join()
+        if not self._is_loaded and self._failure is None:
+            # Nothing runs that could end well, and reading weights cannot be told to stop.
+            os._exit(128 + signal.SIGINT)
         self._engine.stop(0.0)
         if self._failure is not None:
             print(f"keepwarm: {self._failure}", file=sys.stderr)
@@ -150,19 +155,15 @@ class Server(uvicorn.Server):
         return 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Runs in the main thread, at a signal."""
-        if self._stopper is None:
-            deadline_s = self._settings.shutdown_s
-            print("\nstopping; running requests may end (Ctrl-C again to quit)", file=sys.stderr)
-            self._stopper = threading.Thread(
-                target=self._engine.stop, args=(deadline_s,), daemon=True
-            )
-            self._stopper.start()
-            self.should_exit = True
-            return
-        self.force_exit = True
-        # A thread that computes or downloads would hold the process for as long as it takes.
-        os._exit(130)
+        """Runs in the main thread, at a signal; the next one may come while it does."""
+        self._num_signals += 1
+        if self._num_signals > 1:
+            # A thread that computes or downloads would hold the process for as long as it takes.
+            os._exit(128 + sig)
+        self.should_exit = True
+        deadline_s = self._settings.shutdown_s
+        threading.Thread(target=self._engine.stop, args=(deadline_s,), daemon=True).start()
+        print("\nstopping; running requests may end (Ctrl-C again to quit)", file=sys.stderr)
 
     def _load(self) -> None:
         from keepwarm.cli.progress import loading_bar, ready_words
@@ -178,5 +179,6 @@ class Server(uvicorn.Server):
             self._failure = error
             self.should_exit = True
             return
+        self._is_loaded = True
         port = self._listener.getsockname()[1]
         print(ready_words(self._settings, port, self._engine.status()), flush=True)
