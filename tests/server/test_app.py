@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.server.app import create_app
+from keepwarm.server.auth import Keys
+from keepwarm.server.guard import guarded_hosts
 from keepwarm.server.replies import ChatCompletion, Completion, Tokenized
 from tests.server.serving import Served, error_of, served
 
@@ -201,6 +203,22 @@ def test_host_may_be_allowed_and_does_not_matter_with_a_key(guarded: Served) -> 
         assert named.http.get("/health", headers={"Host": "bax.example"}).status_code == 403
     headers = {"Host": "evil.example", **key("alpha")}
     assert guarded.http.get("/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("bound_to", "more", "keys", "expected"),
+    [
+        ("127.0.0.1", (), (), {"localhost", "127.0.0.1", "::1"}),
+        ("127.0.0.2", ("a",), (), {"localhost", "127.0.0.1", "::1", "127.0.0.2", "a"}),
+        ("127.0.0.1", ("a",), ("key",), None),
+        ("0.0.0.0", (), (), None),
+        ("box.example", ("a",), (), {"box.example", "a"}),
+    ],
+)
+def test_names_are_insisted_on_where_only_this_machine_asks(
+    bound_to: str, more: tuple[str, ...], keys: tuple[str, ...], expected: set[str] | None
+) -> None:
+    assert guarded_hosts(bound_to, more, Keys(keys)) == expected
 
 
 def test_pages_of_other_origins_may_not_ask_unless_told_so(server: Served) -> None:

@@ -95,6 +95,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a tool without a name": (CHAT, {"tools": [{"function": {}}]}, "tools[0].function.name"),
     "a call of nothing": (CHAT, {"tool_choice": "required"}, "tool_choice"),
     "echo": (TEXT, {"prompt": "a", "echo": True}, "echo"),
+    "more replies than the queue holds": (TEXT, {"prompt": ["a"] * 128, "n": 16}, "n"),
     "logprobs above 20": (TEXT, {"prompt": "a", "logprobs": 21}, "logprobs"),
 }  # fmt: skip
 
@@ -176,6 +177,7 @@ def test_choices_are_not_ignored(server: Served) -> None:
 def test_prompt_longer_than_the_context_is_told(server: Served) -> None:
     response = server.complete([5] * 5000)
     assert response.status_code == 400
+    assert error_of(response)["param"] == "prompt"
     assert error_of(response)["code"] == "context_length_exceeded"
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from keepwarm.config import Config
 from keepwarm.engine.status import Status
 from keepwarm.model.loader import weights_bytes
+from keepwarm.server.guard import is_loopback
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def ready_words(config: Config, port: int, status: Status) -> str:
         lines.append(f"  cache    {_amount(status.cache.budget_bytes)}{_keys(config)}")
     if status.context_len is not None:
         lines.append(f"  context  {status.context_len} tokens")
-    if config.host not in ("127.0.0.1", "localhost", "::1") and not config.api_keys:
+    if not config.api_keys and not is_loopback(config.host):
         lines.append("  anyone who reaches this address may ask; --api-key changes that")
     body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100})
     key = " -H 'Authorization: Bearer KEY'" if config.api_keys else ""

@@ -31,7 +31,9 @@ class BodyRequest(Request):
         if not hasattr(self, "_body"):
             self._check_is_json()
             limit = self.app.state.config.max_body_bytes
-            if (stated := self.headers.get("content-length", "")).isdigit() and int(stated) > limit:
+            if (stated := self.headers.get("content-length", "")).isdecimal() and int(
+                stated
+            ) > limit:
                 raise _too_large(limit)
             chunks, num_bytes = [], 0
             async for chunk in self.stream():

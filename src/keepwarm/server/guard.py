@@ -4,6 +4,7 @@ Pure ASGI, since wrappers that stand between would hide from a route that its cl
 from __future__ import annotations
 
 from collections.abc import Collection
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -77,6 +78,14 @@ class Guard:
 def guarded_hosts(bound_to: str, more: Collection[str], keys: Keys) -> Collection[str] | None:
     """The names to insist on: an open server on this machine's own address is asked by its own
     people only, while a key or a public address makes any name good."""
-    if keys or bound_to not in LOOPBACK:
+    if keys or not is_loopback(bound_to):
         return {bound_to, *more} if more and not keys else None
-    return {*LOOPBACK, *more}
+    return {*LOOPBACK, bound_to, *more}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -16,6 +16,7 @@ from keepwarm.prompt.render import render_chat, render_text
 from keepwarm.server.errors import as_api_error, refused
 from keepwarm.server.fields import INT64
 from keepwarm.server.schema import ChatRequest, Common, CompletionRequest
+from keepwarm.server.service import Service
 from keepwarm.server.tool_choice import chat_grammar, format_grammar
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class CompletionPlan:
     includes_usage: bool
 
 
-def plan_chat(engine: Engine, config: Config, asked: ChatRequest, namespace: str) -> ChatPlan:
+def plan_chat(service: Service, asked: ChatRequest, namespace: str) -> ChatPlan:
     """Raises ApiError for what this model cannot do."""
+    engine, config = service.engine, service.config
     tokenizer = engine.tokenizer
     messages, tools, kwargs = asked.plain_messages(), asked.plain_tools(), asked.template_kwargs()
     kwargs = {**config.template_kwargs(), **kwargs}
@@ -62,16 +64,15 @@ def plan_chat(engine: Engine, config: Config, asked: ChatRequest, namespace: str
         messages=messages,
         tools=tools,
         template_kwargs=kwargs,
-        reader=tokenizer if can_call else WithoutCalls(tokenizer),
+        reader=tokenizer if can_call else service.text_reader(),
         num_logprobs=asked.num_logprobs,
         includes_usage=asked.includes_usage,
     )
 
 
-def plan_completions(
-    engine: Engine, config: Config, asked: CompletionRequest, namespace: str
-) -> CompletionPlan:
+def plan_completions(service: Service, asked: CompletionRequest, namespace: str) -> CompletionPlan:
     """Raises ApiError for what this model cannot do."""
+    engine, config = service.engine, service.config
     grammar = format_grammar(engine.guides, asked.response_format)
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
     prompts = [text_prompt(engine, prompt) for prompt in asked.prompt]
@@ -99,23 +100,6 @@ def render_messages(
         )
     except BadInput as error:
         raise as_api_error(error, "messages") from error
-
-
-class WithoutCalls:
-    """A tokenizer that knows no tool calls: what looks like one is the reply's text."""
-
-    has_tool_calling = False
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._inner = tokenizer
-        # Formats of a model's own lead to calls from more than one state.
-        self.response_transitions = {
-            state: [edge for edge in edges if edge[1] != "tool"]
-            for state, edges in getattr(tokenizer, "response_transitions", {}).items()
-        }
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def text_prompt(engine: Engine, prompt: str | list[int]) -> Prompt:

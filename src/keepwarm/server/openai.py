@@ -33,10 +33,8 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     """Continue a conversation."""
     service = _service(request)
     service.check_ready()
-    plan = await service.in_thread(
-        partial(plan_chat, service.engine, service.config, asked, request.state.namespace)
-    )
-    generation = service.generation(plan.requests)
+    plan = await service.in_thread(partial(plan_chat, service, asked, request.state.namespace))
+    generation = service.generation(plan.requests, "messages")
     answer = ChatAnswer(service, plan, generation)
     if asked.stream:
         return EventStream(generation, answer.chunks())
@@ -54,9 +52,9 @@ async def completions(request: Request, asked: CompletionRequest) -> Response:
     service = _service(request)
     service.check_ready()
     plan = await service.in_thread(
-        partial(plan_completions, service.engine, service.config, asked, request.state.namespace)
+        partial(plan_completions, service, asked, request.state.namespace)
     )
-    generation = service.generation(plan.requests)
+    generation = service.generation(plan.requests, "prompt")
     answer = CompletionAnswer(service, plan, generation)
     if asked.stream:
         return EventStream(generation, answer.chunks())

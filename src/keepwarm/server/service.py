@@ -8,14 +8,15 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
 from keepwarm.config import Config
 from keepwarm.engine.request import Request
+from keepwarm.errors import KeepwarmError
 from keepwarm.server.account import Account
-from keepwarm.server.errors import unavailable
+from keepwarm.server.errors import as_api_error, refused, unavailable
 from keepwarm.server.generation import Generation
 from keepwarm.server.metrics import Metrics
 
@@ -39,6 +40,7 @@ class Service:
     metrics: Metrics
     started_at: int = field(default_factory=lambda: int(time.time()))
     _renderers: CapacityLimiter | None = None
+    _text_reader: WithoutCalls | None = None
 
     @property
     def model_name(self) -> str:
@@ -55,20 +57,53 @@ class Service:
             phase = str(self.engine.status().phase)
             raise unavailable(f"no requests are taken now: the engine is {phase}")
 
+    def text_reader(self) -> WithoutCalls:
+        """The tokenizer for replies that may call nothing: one for all requests, since what is
+        learned of a template is kept with its tokenizer. Any thread."""
+        if self._text_reader is None:
+            self._text_reader = WithoutCalls(self.engine.tokenizer)
+        return self._text_reader
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs what would hold up the streams."""
         if self._renderers is None:
             self._renderers = CapacityLimiter(_NUM_RENDERERS)
         return await to_thread.run_sync(work, limiter=self._renderers)
 
-    def generation(self, requests: tuple[Request, ...]) -> Generation:
-        """Raises what the engine refuses the requests with."""
+    def generation(self, requests: tuple[Request, ...], param: str) -> Generation:
+        """Gives the engine what it is to generate. Raises ApiError where it refuses; `param` is
+        the field that the prompts came in."""
+        if len(requests) > self.config.max_queue:
+            words = (
+                f"{len(requests)} replies are more than the queue holds: {self.config.max_queue}"
+            )
+            raise refused(words, "n")
         generation = Generation(requests, keep_alive_s=self.config.keep_alive_s)
-        generation.submit(self.engine)
+        try:
+            generation.submit(self.engine)
+        except KeepwarmError as error:
+            raise as_api_error(error, param) from error
         return generation
 
     def log_end(self, route: str, account: Account) -> None:
         log.info("%s %s: %s", route, self.model_name, account.words())
+
+
+class WithoutCalls:
+    """A tokenizer that knows no tool calls: what looks like one is the reply's text."""
+
+    has_tool_calling = False
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._inner = tokenizer
+        # Formats of a model's own lead to calls from more than one state.
+        self.response_transitions = {
+            state: [edge for edge in edges if edge[1] != "tool"]
+            for state, edges in getattr(tokenizer, "response_transitions", {}).items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def new_id(kind: str) -> str:
