@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from keepwarm.cache.placement import Placement as Placement
     from keepwarm.cache.store import PrefixCache as PrefixCache
+    from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.model.caches import cache_maker as cache_maker
     from keepwarm.prompt.boundaries import Boundary as Boundary
     from keepwarm.prompt.boundaries import BoundaryKind as BoundaryKind
     from keepwarm.prompt.boundaries import Prompt as Prompt
     from keepwarm.prompt.render import render_chat as render_chat
     from keepwarm.prompt.render import render_text as render_text
-    from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.session import Session as Session
 
 _HOMES = {

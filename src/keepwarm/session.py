@@ -22,9 +22,10 @@ from keepwarm.engine.decode import decode
 from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.request import Sampling
 from keepwarm.engine.sampling import Draw
-from keepwarm.errors import BadInput, RenderError
+from keepwarm.errors import BadInput
 from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.follow_up import continues, follow_up
 from keepwarm.prompt.parse import parse_reply
 from keepwarm.prompt.render import render_chat, render_text
 
@@ -88,11 +89,12 @@ class Session:
 
     def _is_append_only(self, read: Prompt) -> bool:
         """Whether the next turn will begin with the very tokens that were read."""
-        try:
-            upcoming = self._render([*self.messages, *_next_messages(self.messages)]).tokens
-        except RenderError:
-            return True  # nobody can tell; the state may turn out useful
-        return bool(len(upcoming) >= len(read) and (upcoming[: len(read)] == read.tokens).all())
+        *before, reply = self.messages
+        upcoming = follow_up(
+            self.tokenizer, before, reply, tools=self.tools, template_kwargs=self.template_kwargs
+        )
+        # Where nobody can tell, the state may turn out useful.
+        return upcoming is None or continues(read, upcoming)
 
 
 class _Request:
@@ -202,23 +204,6 @@ class _Request:
         """Keep the reply's state where the next turn can start from it."""
         if self._tokens and not self._session.cache.exact:
             prefill.insert(self._read, StopKind.REPLY)
-
-
-def _next_messages(messages: Sequence[Message]) -> list[Message]:
-    """What may come next: results after tool calls, within which thoughts are often kept, and
-    a question otherwise."""
-    calls = (messages[-1].get("tool_calls") or ()) if messages else ()
-    if not calls:
-        return [{"role": "user", "content": "."}]
-    return [
-        {
-            "role": "tool",
-            "tool_call_id": call.get("id", ""),
-            "name": call.get("function", {}).get("name", ""),
-            "content": ".",
-        }
-        for call in calls
-    ]
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:

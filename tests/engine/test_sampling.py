@@ -174,33 +174,6 @@ def test_processors_see_all_tokens_and_penalized_logits() -> None:
     assert seen == [([5, 6], [3.0, 2.5]), ([5, 6, 0], [2.0, 2.5])]
 
 
-def test_forced_token_is_remembered_and_uses_no_randomness() -> None:
-    settings: dict[str, Any] = {"temperature": 1.0, "seed": 4, "presence_penalty": 1000.0}
-    whole = drawing(**settings)
-    before, after = drawn(whole, 3), drawn(whole, 3)
-    assert len({*before, *after}) == 6
-    forced = drawing(**settings)
-    drawn(forced, 3)
-    rest = [token for token in range(NUM_VOCAB) if token not in (*before, after[1])]
-    for token in rest:
-        forced.force(token)
-    assert drawn(forced, 1) == [after[1]]
-    fresh = drawing(temperature=1.0, seed=4)
-    fresh.force(1)
-    fresh.force(NUM_VOCAB + 1)
-    assert drawn(fresh, 9) == drawn(drawing(temperature=1.0, seed=4), 9)
-
-
-def test_forced_tokens_join_what_processors_see() -> None:
-    seen = []
-    draw = drawing(
-        prompt=[5], processors=[lambda tokens, logits: seen.append(tokens.tolist()) or logits]
-    )
-    draw.force(7)
-    drawn(draw, 1)
-    assert seen == [[5, 7]]
-
-
 @pytest.mark.parametrize(
     ("sampling", "is_greedy"),
     [

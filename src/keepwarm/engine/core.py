@@ -120,16 +120,16 @@ class Core:
             if job.waits_for is None:  # what it waited for is there, or will not come
                 self._by_job[job].source = Source.INFLIGHT
                 self._look_up(job)
-        job = self.scheduler.pick(self._fitting(ready))
-        if job is None:
+        picked = self.scheduler.pick(self._fitting(ready))
+        if picked is None:
             return None
-        sequence = self._by_job[job]
-        if not job.is_started and not self._restore(job, sequence):
+        sequence = self._by_job[picked]
+        if not picked.is_started and not self._restore(picked, sequence):
             return None
         assert sequence.prefill is not None
-        for position in self.scheduler.partings(job):
+        for position in self.scheduler.partings(picked):
             sequence.prefill.stop_at(position)
-        job.stops = sequence.prefill.stops
+        picked.stops = sequence.prefill.stops
         return sequence
 
     def _fitting(self, ready: list[Job]) -> list[Job]:
@@ -165,6 +165,7 @@ class Core:
         if not self._room.make(self.live_bytes + needed) and (self.batch.groups or self._reading()):
             return False
         is_first = not sequence.timings.queue_s
+        job.is_started = True
         try:
             prompt = self._prompt_of(sequence)
             sequence.begin(Prefill(self._model, self.cache, prompt, namespace=job.namespace))
@@ -172,7 +173,7 @@ class Core:
             self._fail(sequence, error)
             return False
         assert sequence.prefill is not None
-        job.is_started, job.position = True, sequence.prefill.live.position
+        job.position = sequence.prefill.live.position
         if is_first:
             self.tally.matched(sequence)
             self.warmth.idle.came(prompt, job.namespace, sequence.cached_len)

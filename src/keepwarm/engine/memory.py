@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 
 from keepwarm.state.nested import flattened
 
-# mlx-lm's caches grow by this many rows at a time.
+# mlx-lm's caches grow by this many rows at a time: as many may be unused.
 _STEP = 256
 
 # The rest is for activations, the tokenizer and whatever else runs here.
@@ -35,11 +35,12 @@ class Footprint:
     growths: tuple[Growth, ...] = ()
 
     def at(self, num_tokens: int) -> int:
-        """What a sequence of that length takes, with the slack of its buffers."""
+        """What a sequence of that length takes at most, with the slack of its buffers."""
+        # In steps: rows are added in steps, and what is lent by the cache should not move
+        # with every token.
         rounded = -(-num_tokens // _STEP) * _STEP
         return self.fixed_bytes + sum(
-            growth.token_bytes
-            * (rounded if growth.max_tokens is None else min(rounded, growth.max_tokens + _STEP))
+            growth.token_bytes * (min(rounded, growth.max_tokens or rounded) + _STEP)
             for growth in self.growths
         )
 
@@ -61,8 +62,7 @@ def _row_arrays(leaf: Any) -> list[mx.array]:
     keys = getattr(leaf, "keys", None)
     if keys is None or not hasattr(leaf, "offset"):
         return []
-    found = [array for _, array in tree_flatten([keys, leaf.values])]
-    return [array for array in found if isinstance(array, mx.array) and array.ndim == 4]
+    return [array for array in _arrays_in([keys, leaf.values]) if array.ndim == 4]
 
 
 def _window_of(leaf: Any) -> int | None:
@@ -73,8 +73,12 @@ def _window_of(leaf: Any) -> int | None:
 
 
 def _nbytes_of(leaf: Any) -> int:
-    arrays = [array for _, array in tree_flatten(leaf.state)]
-    return sum(array.nbytes for array in arrays if isinstance(array, mx.array))
+    return sum(array.nbytes for array in _arrays_in(leaf.state))
+
+
+def _arrays_in(tree: Any) -> list[mx.array]:
+    flat: list[tuple[str, Any]] = tree_flatten(tree)  # type: ignore[assignment]
+    return [value for _, value in flat if isinstance(value, mx.array)]
 
 
 def free_bytes() -> int:

@@ -39,7 +39,6 @@ class Draw:
         self._key = mx.random.key(_folded(sampling.seed))
         self._prompt = prompt
         self._memory: _Memory | None = None  # needs the size of the vocabulary
-        self._forced: list[int] = []  # not yet in the memory
         self._history: mx.array | None = None  # (num_tokens,), for processors only
         if sampling.processors:
             self._history = mx.array(np.asarray(prompt, dtype=np.int32))
@@ -73,19 +72,6 @@ class Draw:
         """The value of the token drawn last. Mutates; only a guided draw has to know."""
         if self._guide is not None:
             self._guide.accept(token)
-
-    def force(self, token: int) -> None:
-        """Takes `token` as if it had been drawn and accepted. Mutates, but for the random key.
-
-        For tokens that this Draw has not drawn itself. After a preemption there is nothing to
-        tell it: it lives on, remembers what it drew, and its key stands where it stood, so the
-        next draw is the one that would have come.
-        """
-        if self._looks_back:
-            self._forced.append(token)
-        if self._history is not None:
-            self._history = mx.concatenate([self._history, mx.array([token], dtype=mx.int32)])
-        self.accept(token)
 
     @property
     def _looks_back(self) -> bool:
@@ -137,10 +123,6 @@ class Draw:
     def _memory_for(self, num_vocab: int) -> _Memory:
         if self._memory is None:
             self._memory = _Memory(self._prompt, num_vocab)
-        while self._forced:
-            token = self._forced.pop()
-            if 0 <= token < num_vocab:
-                self._memory.add(mx.array([token]))
         return self._memory
 
 

@@ -11,9 +11,9 @@ from keepwarm.cache.placement import StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.idle import Idle
 from keepwarm.engine.request import IdlePrefill
-from keepwarm.engine.scheduler import shared_len
 from keepwarm.engine.sequence import Sequence
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.follow_up import continues
 
 
 class Warmth:
@@ -34,7 +34,7 @@ class Warmth:
         """The next turn will begin with `upcoming`. A state that it does not pass through is
         dropped where that frees a snapshot; what it lacks is read when nothing else is to do."""
         read, namespace = sequence.read, sequence.request.namespace
-        goes_on = shared_len(read.tokens, upcoming.tokens) == len(read)
+        goes_on = continues(read, upcoming)
         layout = self._cache.layout
         if not goes_on and layout is not None and not layout.can_cut:
             self._cache.discard(read, namespace=namespace)
