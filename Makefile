@@ -20,7 +20,7 @@ PARALLEL := -n auto --dist worksteal
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format slow stress gpu demo serve clean distclean
+.PHONY: help setup test check format slow stress soak gpu demo serve clean distclean
 
 help: ## List the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for pytest']"
@@ -29,7 +29,7 @@ help: ## List the targets
 
 setup: $(STAMP) ## Make .venv with everything the other targets need
 
-test: $(STAMP) ## Run the tests, all but slow, stress and gpu
+test: $(STAMP) ## Run the tests, all but slow, stress, soak and gpu
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 check: $(STAMP) ## Check style, format, types and import rules
@@ -47,6 +47,9 @@ slow: $(STAMP) ## Run the tests that take long
 
 stress: $(STAMP) ## Run long random tests against the naive twins; new examples every time
 	HYPOTHESIS_PROFILE=long $(PYTEST) -m stress $(ARGS)
+
+soak: $(STAMP) ## Let 32 clients ask at once for 20 minutes (KEEPWARM_SOAK_S=60 for a minute)
+	$(PYTEST) -s -m soak $(ARGS)
 
 # mlx's cpu and cuda builds write the same files, so CUDA has an environment of its own.
 ifeq ($(shell uname -s),Darwin)
