@@ -173,6 +173,20 @@ def test_next_turn_sent_at_once_finds_the_reply(server: Served) -> None:
     assert second["keepwarm"]["cached_tokens"] >= usage["prompt_tokens"]
 
 
+def test_engine_reads_ahead_what_the_conversation_goes_on_with() -> None:
+    # A recurrent state cannot be cut back, and this template writes a thought in another way
+    # once it is the past: without reading ahead the next turn starts from the last question.
+    with served("qwen3_5") as hybrid:
+        question = {"role": "user", "content": "Think about it. " * 8}
+        asked = {"chat_template_kwargs": {"thinks": True}, "max_tokens": 24, "ignore_eos": True}
+        first = hybrid.post("/v1/chat/completions", {"messages": [question], **asked}).json()
+        hybrid.wait_for(lambda: hybrid.engine.status().counters.idle_tokens > 0)
+        hybrid.wait_for(lambda: is_at_rest(hybrid))
+        history = [question, first["choices"][0]["message"], {"role": "user", "content": "So?"}]
+        second = hybrid.post("/v1/chat/completions", {"messages": history, **asked}).json()
+        assert second["keepwarm"]["cached_tokens"] > first["usage"]["prompt_tokens"]
+
+
 def test_slow_reader_gets_all_of_it(server: Served) -> None:
     body = {"prompt": "Go", "stream": True, "max_tokens": 50, "ignore_eos": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:

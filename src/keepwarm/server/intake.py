@@ -14,7 +14,6 @@ from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.messages import read_template_kwargs
 from keepwarm.prompt.render import render_chat, render_text
 from keepwarm.server.errors import as_api_error, refused
-from keepwarm.server.fields import INT64
 from keepwarm.server.schema import ChatRequest, Common, CompletionRequest
 from keepwarm.server.service import Service
 from keepwarm.server.tool_choice import chat_grammar, format_grammar
@@ -75,7 +74,7 @@ def plan_completions(service: Service, asked: CompletionRequest, namespace: str)
     engine, config = service.engine, service.config
     grammar = format_grammar(engine.guides, asked.response_format)
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
-    prompts = [text_prompt(engine, prompt) for prompt in asked.prompt]
+    prompts = [text_prompt(engine.tokenizer, prompt) for prompt in asked.prompt]
     requests = [request for prompt in prompts for request in shared.requests(prompt, grammar)]
     return CompletionPlan(
         tuple(requests), asked.num_choices, asked.num_logprobs, asked.includes_usage
@@ -102,15 +101,10 @@ def render_messages(
         raise as_api_error(error, "messages") from error
 
 
-def text_prompt(engine: Engine, prompt: str | list[int]) -> Prompt:
+def text_prompt(tokenizer: Any, prompt: str | list[int]) -> Prompt:
     """A text or tokens as the model reads them. Raises ApiError."""
     try:
-        if isinstance(prompt, str):
-            return render_text(engine.tokenizer, prompt)
-        if max(prompt) >= engine.vocab_size:
-            words = f"token ids must be below {engine.vocab_size}, got {max(prompt)}"
-            raise refused(words, "prompt")
-        return Prompt(prompt)
+        return render_text(tokenizer, prompt) if isinstance(prompt, str) else Prompt(prompt)
     except BadInput as error:
         raise as_api_error(error, "prompt") from error
 
@@ -154,7 +148,7 @@ class _Shared:
             top_p=_first(asked.top_p, config.top_p),
             min_p=_first(asked.min_p, config.min_p),
             top_k=top_k if 0 < top_k < vocab_size else 0,
-            seed=None if seed is None else (seed + choice) % INT64,
+            seed=None if seed is None else seed + choice,
             repetition_penalty=_first(asked.repetition_penalty, config.repetition_penalty),
             presence_penalty=asked.presence_penalty or 0.0,
             frequency_penalty=asked.frequency_penalty or 0.0,

@@ -103,7 +103,7 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
 def _tokenized(service: Service, asked: TokenizeRequest) -> dict[str, Any]:
     engine = service.engine
     if asked.prompt is not None:
-        prompt = text_prompt(engine, asked.prompt)
+        prompt = text_prompt(engine.tokenizer, asked.prompt)
     else:
         prompt = render_messages(
             engine.tokenizer,
