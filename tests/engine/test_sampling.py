@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keepwarm.engine.request import Sampling
-from keepwarm.engine.sampling import Draw, logprobs
+from keepwarm.engine.sampling import Draw, draw_together, logprobs
 
 NUM_VOCAB = 40
 
@@ -216,3 +216,24 @@ def test_logprobs_are_always_numbers() -> None:
         chosen, _, values = logprobs(row([bad, 1.0, bad]), mx.array([0]), 3)
         assert np.isfinite(np.array(chosen)).all()
         assert np.isfinite(np.array(values)).all()
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 1.0, "seed": 1},
+    {"temperature": 0.7, "top_k": 5, "seed": 2},
+    {"temperature": 1.3, "top_p": 0.8, "seed": 3},
+    {},
+    {"temperature": 1.0, "min_p": 0.2, "top_k": 9, "top_p": 0.7, "seed": 4},
+    {"temperature": 1.0, "presence_penalty": 1.0, "seed": 5},
+    {"logit_bias": {3: 2.0}},
+]
+
+
+@pytest.mark.parametrize("which", [[0, 1, 2, 4], [3, 3], [3, 0, 5, 1, 6, 2], [0, 3], [5, 6]])
+def test_drawn_together_each_row_gets_what_it_gets_alone(which: list[int]) -> None:
+    logits = [mx.concatenate([noisy(10 * step + i) for i in which]) for step in range(12)]
+    together, apart = ([drawing(**SETTINGS[i]) for i in which] for _ in range(2))
+    for at_once in logits:
+        rows = [at_once[i : i + 1] for i in range(len(which))]
+        wanted = [int(draw.draw(row).item()) for draw, row in zip(apart, rows)]
+        assert draw_together(together, at_once).tolist() == wanted

@@ -17,7 +17,7 @@ import numpy as np
 
 from keepwarm.cache.live import Live
 from keepwarm.engine import merging
-from keepwarm.engine.sampling import Draw, logprobs
+from keepwarm.engine.sampling import Draw, draw_together, logprobs
 
 log = logging.getLogger("keepwarm.engine")
 
@@ -35,7 +35,8 @@ class Token:
 
 
 class Row:
-    """One sequence in decode. `token` is drawn and not yet read by the model."""
+    """One sequence in decode. When it joins, its first token is drawn, and not yet read by the
+    model."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Row:
         self._num_top = num_top
         self._replay = deque(replay)
         self._num_known = num_known
-        self.token = self.next_token(logits)
+        self.first_token = self.next_token(logits)  # (1,)
         self.is_apart = False  # runs in a group of its own
 
     def next_token(self, logits: mx.array) -> mx.array:
@@ -72,8 +73,9 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the likeliest token is all that is wanted."""
-        return self.draw.is_greedy and self._num_top is None and not self._replay
+        """Whether a token drawn from the raw logits is all that is wanted."""
+        is_raw = self.draw.is_greedy or self.draw.is_plain
+        return is_raw and self._num_top is None and not self._replay
 
     @property
     def pending(self) -> list[mx.array]:
@@ -102,7 +104,7 @@ class Group:
         self._model = model
         self.rows = [row]
         self._caches: list[Any] = row.live.caches
-        self._tokens = row.token  # (B,): drawn, not yet read by the model
+        self._tokens = row.first_token  # (B,): drawn, not yet read by the model
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -131,7 +133,7 @@ class Group:
         self._set_free(row)
         self._set_free(self.rows[0])
         self.rows.append(row)
-        self._tokens = mx.concatenate([self._tokens, row.token])
+        self._tokens = mx.concatenate([self._tokens, row.first_token])
 
     @staticmethod
     def _set_free(row: Row) -> None:
@@ -162,17 +164,17 @@ class Group:
     def _draw(self, logits: mx.array) -> mx.array:
         """The next tokens (B,)."""
         if all(row.is_plain for row in self.rows):
-            return mx.argmax(logits, axis=-1).astype(mx.uint32)
-        drawn = []
+            drawn = draw_together([row.draw for row in self.rows], logits)
+            return drawn.astype(mx.uint32)
+        tokens = []
         for i, row in enumerate(self.rows):
             try:
-                row.token = row.next_token(logits[i : i + 1])
+                tokens.append(row.next_token(logits[i : i + 1]))
             except Exception as error:
                 # One row's trouble is not the others'.
                 row.error = error
-                row.token = mx.zeros((1,), dtype=mx.uint32)
-            drawn.append(row.token)
-        return mx.concatenate(drawn)
+                tokens.append(mx.zeros((1,), dtype=mx.uint32))
+        return mx.concatenate(tokens)
 
     def _start(self, tokens: mx.array) -> None:
         pending = [array for row in self.rows for array in row.pending]

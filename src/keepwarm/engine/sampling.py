@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -36,7 +36,7 @@ class Draw:
     def __init__(self, sampling: Sampling, *, prompt: Tokens, guide: Guide | None = None) -> None:
         self._sampling = sampling
         self._guide = guide
-        self._key = mx.random.key(_folded(sampling.seed))
+        self._key = mx.random.key(_folded(sampling.seed))[None]  # (1, 2)
         self._prompt = prompt
         self._memory: _Memory | None = None  # needs the size of the vocabulary
         self._history: mx.array | None = None  # (num_tokens,), for processors only
@@ -59,12 +59,23 @@ class Draw:
             and not self._looks_back
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is drawn at random and nothing but the raw logits decides."""
+        s = self._sampling
+        return bool(s.temperature) and not (
+            self._guide or s.processors or s.logit_bias or self._looks_back
+        )
+
     def draw(self, logits: mx.array) -> mx.array:
         """The next token (1,) from `logits` (1, vocab). Mutates: remembers it."""
         if self.is_greedy:
             return mx.argmax(logits, axis=-1)
         logits = self._restrained(self._adjusted(logits))
-        token = self._sampled(logits) if self._sampling.temperature else mx.argmax(logits, axis=-1)
+        if self._sampling.temperature:
+            token, self._key = _sampled(logits, self._key, [self._sampling])
+        else:
+            token = mx.argmax(logits, axis=-1)
         self._remember(token, logits.shape[-1])
         return token
 
@@ -97,23 +108,6 @@ class Draw:
         mask = self._guide.mask(logits.shape[-1]) if self._guide is not None else None
         return logits if mask is None else mx.where(mx.array(mask)[None], logits, -math.inf)
 
-    def _sampled(self, logits: mx.array) -> mx.array:
-        sampling = self._sampling
-        temperature = min(max(sampling.temperature, _COLDEST), _HOTTEST)
-        # The likeliest is 0 after this, so that no scaling overflows.
-        scaled = (logits - mx.max(logits, axis=-1, keepdims=True)) / temperature
-        order = None
-        if 0 < sampling.top_k < scaled.shape[-1] or sampling.top_p < 1:
-            order = mx.argsort(-scaled, axis=-1)  # (1, vocab), the likeliest first
-            order = order[:, : sampling.top_k or None]
-            scaled = _nucleus(mx.take_along_axis(scaled, order, axis=-1), sampling.top_p)
-        if sampling.min_p:
-            scaled = mx.where(scaled < math.log(sampling.min_p), -math.inf, scaled)
-        self._key, key = mx.random.split(self._key)
-        noise = mx.maximum(mx.random.gumbel(scaled.shape, key=key), _LEAST_NOISE)
-        choice = mx.argmax(scaled + noise, axis=-1)  # a draw from the softmax
-        return choice if order is None else mx.take_along_axis(order, choice[:, None], axis=-1)[0]
-
     def _remember(self, token: mx.array, num_vocab: int) -> None:
         if self._looks_back:
             self._memory_for(num_vocab).add(token)
@@ -124,6 +118,28 @@ class Draw:
         if self._memory is None:
             self._memory = _Memory(self._prompt, num_vocab)
         return self._memory
+
+
+def draw_together(draws: Sequence[Draw], logits: mx.array) -> mx.array:
+    """The next tokens (B,) from `logits` (B, vocab): what each draw would draw alone, with one
+    pass for all that only look at temperature and likelihood. Mutates the draws."""
+    if all(draw.is_greedy for draw in draws):
+        return mx.argmax(logits, axis=-1)
+    is_sampled = [draw.is_plain for draw in draws]
+    rows = [i for i, plain in enumerate(is_sampled) if plain]
+    if len(rows) < 2:
+        return mx.concatenate([draw.draw(logits[i : i + 1]) for i, draw in enumerate(draws)])
+    keys = mx.concatenate([draws[i]._key for i in rows])
+    finite = _finite(logits[mx.array(rows)].astype(mx.float32))
+    tokens, keys = _sampled(finite, keys, [draws[i]._sampling for i in rows])
+    for place, i in enumerate(rows):
+        draws[i]._key = keys[place : place + 1]
+    others = [i for i, plain in enumerate(is_sampled) if not plain]
+    if not others:
+        return tokens
+    drawn = [draws[i].draw(logits[i : i + 1]) for i in others]
+    order = sorted(range(len(draws)), key=[*rows, *others].__getitem__)
+    return mx.concatenate([tokens, *drawn])[mx.array(order)]
 
 
 class _Memory:
@@ -167,15 +183,42 @@ def _finite(x: mx.array) -> mx.array:
     return mx.nan_to_num(x, nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
 
 
-def _nucleus(ranked: mx.array, top_p: float) -> mx.array:
-    """`ranked` (1, n) logits, the likeliest first: -inf behind the first ones that together have
-    a share of `top_p`. The very first stays in any case."""
-    if top_p >= 1:
-        return ranked
-    probs = mx.softmax(ranked, axis=-1)
-    mass_before = mx.cumsum(probs, axis=-1) - probs
-    is_in = (mass_before < top_p) | (mx.arange(ranked.shape[-1]) == 0)
-    return mx.where(is_in, ranked, -math.inf)
+def _sampled(
+    logits: mx.array, keys: mx.array, settings: Sequence[Sampling]
+) -> tuple[mx.array, mx.array]:
+    """A token for each row (B,), and the keys (B, 2) for the next ones.
+
+    Every row has noise for the whole vocabulary from its own key, so that its token does not
+    depend on the rows beside it or on their settings.
+    """
+    temperatures = [min(max(s.temperature, _COLDEST), _HOTTEST) for s in settings]
+    # The likeliest is 0 after this, so that no scaling overflows.
+    scaled = (logits - mx.max(logits, axis=-1, keepdims=True)) / mx.array(temperatures)[:, None]
+    if any(s.top_p < 1 or 0 < s.top_k < logits.shape[-1] for s in settings):
+        scaled = _nucleus(scaled, settings)
+    if any(s.min_p for s in settings):
+        least = mx.array([math.log(s.min_p) if s.min_p else -math.inf for s in settings])
+        scaled = mx.where(scaled < least[:, None], -math.inf, scaled)
+    split = mx.vmap(mx.random.split)(keys)  # (B, 2, 2)
+    noise = mx.vmap(lambda key: mx.random.gumbel(logits.shape[1:], key=key))(split[:, 1])
+    # The likeliest with this noise is a draw from the softmax.
+    return mx.argmax(scaled + mx.maximum(noise, _LEAST_NOISE), axis=-1), split[:, 0]
+
+
+def _nucleus(scaled: mx.array, settings: Sequence[Sampling]) -> mx.array:
+    """`scaled` (B, vocab), -inf but for the `top_k` likeliest, and of those for the first that
+    together have a share of `top_p`. The likeliest itself always stays."""
+    order = mx.argsort(-scaled, axis=-1)  # the likeliest first
+    ranks = mx.arange(scaled.shape[-1])
+    num_kept = mx.array([s.top_k or scaled.shape[-1] for s in settings])[:, None]
+    ranked = mx.take_along_axis(scaled, order, axis=-1)
+    ranked = mx.where(ranks < num_kept, ranked, -math.inf)
+    if any(s.top_p < 1 for s in settings):
+        probs = mx.softmax(ranked, axis=-1)
+        shares = mx.array([s.top_p if s.top_p < 1 else math.inf for s in settings])[:, None]
+        is_in = (mx.cumsum(probs, axis=-1) - probs < shares) | (ranks == 0)
+        ranked = mx.where(is_in, ranked, -math.inf)
+    return mx.put_along_axis(scaled, order, ranked, axis=-1)
 
 
 def _bias_row(logit_bias: Mapping[int, float], num_vocab: int) -> mx.array:
