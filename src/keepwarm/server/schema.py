@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from keepwarm.server.fields import (
     INT64,
@@ -20,6 +27,14 @@ from keepwarm.server.fields import (
     Stop,
     Whole,
 )
+
+
+_UNSET = (False, None)
+
+
+def _documented(*values: Any) -> WithJsonSchema:
+    """What a field may be where most of its values are not supported."""
+    return WithJsonSchema({"enum": list(values)})
 
 
 class TextPart(Open):
@@ -184,8 +199,8 @@ class ChatRequest(Conversation, Common):
     response_format: ResponseFormat | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    modalities: Items[str] | None = None
-    audio: dict[str, Any] | None = None
+    modalities: Annotated[Any, _documented(["text"], None)] = None
+    audio: Annotated[Any, _documented(None)] = None
 
     @field_validator("top_logprobs")
     @classmethod
@@ -215,9 +230,9 @@ class CompletionRequest(Common):
 
     prompt: Prompts
     logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
-    echo: bool | None = None
-    best_of: Whole | None = None
-    suffix: str | None = None
+    echo: Annotated[bool | None, _documented(*_UNSET)] = None
+    best_of: Annotated[Whole | None, _documented(None)] = None
+    suffix: Annotated[str | None, _documented("", None)] = None
     response_format: ResponseFormat | None = None
 
     @field_validator("echo", "suffix")
@@ -245,6 +260,21 @@ class CompletionRequest(Common):
 
 class TokenizeRequest(Conversation):
     """POST /tokenize: a text, or messages as the chat template writes them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {
+                    "required": ["prompt"],
+                    "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}},
+                },
+                {
+                    "required": ["messages"],
+                    "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}},
+                },
+            ]
+        }
+    )
 
     messages: Annotated[Items[ChatMessage], Field(min_length=1)] | None = None  # type: ignore[assignment]
     prompt: Annotated[str, Field(min_length=1)] | None = None
