@@ -359,12 +359,9 @@ def report(title: str, found: dict[str, dict[str, float]], *, as_json: bool) -> 
     print(title)
     print(f"{'':<28} {Ours.name:>10} {Theirs.name:>10} {'ratio':>7}")
     for name, value in ours.items():
+        form = ",d" if isinstance(value, int) else ",.2f"
         ratio = f"{theirs[name] / value:>6.1f}x" if value else f"{'-':>7}"
-        print(f"{name:<28} {number(value):>10} {number(theirs[name]):>10} {ratio}", flush=True)
-
-
-def number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+        print(f"{name:<28} {value:>10{form}} {theirs[name]:>10{form}} {ratio}")
 
 
 def both(name: str) -> tuple[Ours, Theirs]:
