@@ -28,7 +28,6 @@ from keepwarm.server.fields import (
     Whole,
 )
 
-
 _UNSET = (False, None)
 
 
