@@ -17,7 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
+from keepwarm import Placement
 from keepwarm.cli.main import main
+from keepwarm.cli.serve import make_engine
+from keepwarm.config import Config, Percent
 from tests.compat.serving import save_small_model
 
 
@@ -126,6 +129,35 @@ def test_second_ctrl_c_quits_at_once(folder: Path) -> None:
         assert server.status() == 130
         thread.join(60)
         assert "data: [DONE]" not in lines
+
+
+def test_settings_reach_the_engine_and_its_cache(folder: Path) -> None:
+    config = Config(
+        model=str(folder),
+        exact=True,
+        cache_bytes=Percent(10),
+        min_span=32,
+        prefill_step=64,
+        policy="lru",
+        kv_bits=8,
+        kv_group_size=32,
+        context_len=500,
+    )
+    with make_engine(config) as engine:
+        assert engine.context_len == 500
+        exact, placement, caches = engine.call(
+            lambda cache: (
+                cache.exact,
+                cache.placement,
+                [type(layer).__name__ for layer in cache.fresh().caches],
+            )
+        )
+        status = engine.status()
+    assert exact
+    assert placement == Placement(min_span=32, prefill_step=64)
+    assert set(caches) == {"QuantizedKVCache"}
+    assert status.cache is not None
+    assert 0 < status.cache.budget_bytes < status.memory_bytes
 
 
 def told(capsys: Any, *argv: str) -> str:
