@@ -1,7 +1,7 @@
 """A burst of requests with one system prompt, cold and then again: keepwarm beside mlx-lm's server.
 
-    python -m bench.burst [--model qwen3-0.6b|qwen3-small|qwen3_5-small] [--requests 6]
-                          [--rounds 3] [--json]
+    python -m bench.burst [--model qwen3-0.6b|qwen3-small|qwen3_5-small|qwen3_5-9b]
+                          [--requests 6] [--rounds 3] [--json]
 
 The requests come at once: one system prompt of 2,700 tokens, and about 300 tokens of their own.
 `tokens read` is what the model itself was given in prefill, padding included (mlx-lm reads up to
@@ -64,8 +64,8 @@ def prompts_of(num_requests: int, seed: int) -> list[Prompt]:
     rng = np.random.default_rng(seed)
     system = random_tokens(SYSTEM_LEN, rng)
     made = []
-    for _ in range(num_requests):
-        own_len = OWN_LEN + int(rng.integers(-OWN_SPREAD, OWN_SPREAD + 1))
+    for i in range(num_requests):
+        own_len = OWN_LEN + 31 * i % (2 * OWN_SPREAD + 1) - OWN_SPREAD
         tokens = np.concatenate([system, random_tokens(own_len, rng)])
         ends = [
             Boundary(SYSTEM_LEN, BoundaryKind.SYSTEM),

@@ -1,6 +1,6 @@
 """Token gaps of running streams while a long prompt is read: keepwarm beside mlx-lm's server.
 
-    python -m bench.streams [--model qwen3-0.6b|qwen3-small|qwen3_5-small]
+    python -m bench.streams [--model qwen3-0.6b|qwen3-small|qwen3_5-small|qwen3_5-9b]
                             [--prompt 50000] [--streams 4] [--rounds 1] [--json]
 
 N streams decode, then one long prompt comes. Both sides have the same weights (random, so that
@@ -38,6 +38,7 @@ from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 STREAM_PROMPT_LEN = 128
 NUM_BEFORE = 32  # tokens of each stream whose gaps are taken before the long prompt comes
 NUM_AFTER = 32  # tokens that are generated for the long prompt
+MAX_TOKENS = 50_000  # of a stream: more than it lives to see
 WAIT_S = 600.0
 
 SMALL = {
@@ -52,6 +53,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": QWEN3_06B,
     "qwen3-small": {**QWEN3_06B, **SMALL},
     "qwen3_5-small": {**QWEN35_9B, **SMALL, **HYBRID},
+    "qwen3_5-9b": QWEN35_9B,
 }
 
 
@@ -290,9 +292,8 @@ class Run:
 
 def run(side: Side, num_streams: int, prompt_len: int, seed: int) -> Run:
     rng = np.random.default_rng(seed)
-    max_tokens = 50_000  # more than they live to see
     prompts = [one_message(STREAM_PROMPT_LEN, rng) for _ in range(num_streams)]
-    streams = [side.submit(prompt, max_tokens) for prompt in prompts]
+    streams = [side.submit(prompt, MAX_TOKENS) for prompt in prompts]
     long = one_message(prompt_len, rng)
     for stream in streams:
         stream.wait(NUM_BEFORE // 2)
@@ -303,8 +304,8 @@ def run(side: Side, num_streams: int, prompt_len: int, seed: int) -> Run:
     read.wait(NUM_AFTER)
     for stream in streams:
         stream.cancel()
-    first, last = read.at[0], read.at[-1]
     settle(streams)
+    first, last = read.at[0], read.at[-1]
     return Run(
         before=gaps(streams, settled, read.sent),
         during=gaps(streams, read.began, first),
@@ -316,12 +317,8 @@ def run(side: Side, num_streams: int, prompt_len: int, seed: int) -> Run:
 
 def gaps(streams: Sequence[Heard], start: float, end: float) -> list[float]:
     """Those that a stream was in at some moment between `start` and `end`."""
-    return [
-        hi - lo
-        for stream in streams
-        for lo, hi in zip(stream.at, stream.at[1:])
-        if hi > start and lo < end
-    ]
+    pairs = [pair for stream in streams for pair in zip(stream.at, stream.at[1:])]
+    return [hi - lo for lo, hi in pairs if hi > start and lo < end]
 
 
 def settle(streams: Sequence[Heard]) -> None:
