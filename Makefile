@@ -64,8 +64,8 @@ endif
 demo: $(STAMP) ## Show what a warm cache saves, on a small model made on the spot
 	$(BIN)/python examples/demo.py
 
-serve: ## Reserved for the server
-	@echo "The server is not built yet." >&2; exit 1
+serve: $(STAMP) ## Serve a model to OpenAI's clients: make serve MODEL=mlx-community/Qwen3-0.6B-4bit
+	$(BIN)/keepwarm serve $(MODEL) $(ARGS)
 
 clean: ## Remove caches and build outputs; keep .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from keepwarm.cache.placement import Placement as Placement
     from keepwarm.cache.store import PrefixCache as PrefixCache
+    from keepwarm.engine.engine import Engine as Engine
+    from keepwarm.engine.request import EngineSettings as EngineSettings
+    from keepwarm.engine.request import Request as Request
     from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.model.caches import cache_maker as cache_maker
     from keepwarm.prompt.boundaries import Boundary as Boundary
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Boundary": "keepwarm.prompt.boundaries",
     "BoundaryKind": "keepwarm.prompt.boundaries",
+    "Engine": "keepwarm.engine.engine",
+    "EngineSettings": "keepwarm.engine.request",
     "Placement": "keepwarm.cache.placement",
     "PrefixCache": "keepwarm.cache.store",
     "Prompt": "keepwarm.prompt.boundaries",
+    "Request": "keepwarm.engine.request",
     "Sampling": "keepwarm.engine.request",
     "Session": "keepwarm.session",
     "cache_maker": "keepwarm.model.caches",

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from keepwarm.engine.pace import Pace
 
 
+def settled(cost: Callable[[int], float], target_s: float = 0.05, max_len: int = 2048) -> list[int]:
+    """The lengths it takes after some time."""
+    pace = Pace(target_s, max_len)
+    lengths = []
+    for _ in range(200):
+        lengths.append(pace.chunk_len)
+        pace.observe(pace.chunk_len, cost(pace.chunk_len))
+    return lengths[20:]
+
+
+def mostly(lengths: list[int]) -> int:
+    return max(set(lengths), key=lengths.count)
+
+
 @pytest.mark.parametrize("token_s", [1e-6, 1e-4, 4e-4, 1e-3])
-def test_settles_at_the_longest_chunk_within_the_target(token_s: float) -> None:
-    pace = Pace(0.05, 2048)
-    for _ in range(20):
-        pace.observe(pace.chunk_len, token_s * pace.chunk_len)
-    assert token_s * pace.chunk_len <= 0.05
-    assert pace.chunk_len == 2048 or token_s * pace.chunk_len > 0.0225
+def test_takes_the_longest_chunk_within_the_target(token_s: float) -> None:
+    length = mostly(settled(lambda n: token_s * n))
+    assert token_s * length <= 0.05
+    assert length == 2048 or 2 * token_s * length > 0.05
 
 
 def test_never_below_the_least_chunk() -> None:
+    assert mostly(settled(lambda n: n * 1.0)) == Pace.MIN_LEN
+
+
+@pytest.mark.parametrize("fixed_s", [0.04, 0.075, 1.0])
+def test_where_every_chunk_costs_the_same_it_takes_the_longest(fixed_s: float) -> None:
+    assert mostly(settled(lambda n: fixed_s + n * 1e-6)) == 2048
+
+
+def test_where_a_fixed_cost_passes_the_target_it_reads_as_much_as_that_is_worth() -> None:
+    length = mostly(settled(lambda n: 0.075 + n * 1e-4))  # 0.28 s for 2048
+    assert length in (512, 1024)
+
+
+def test_tries_longer_chunks_again_when_reading_got_faster() -> None:
     pace = Pace(0.05, 2048)
-    for _ in range(20):
-        pace.observe(pace.chunk_len, 10.0)
-    assert pace.chunk_len == Pace.MIN_LEN
+    for _ in range(50):
+        pace.observe(pace.chunk_len, pace.chunk_len * 1e-3)
+    assert pace.chunk_len == 32
+    for _ in range(200):
+        pace.observe(pace.chunk_len, pace.chunk_len * 1e-5)
+    assert pace.chunk_len == 2048
 
 
-def test_short_chunk_that_was_fast_says_nothing() -> None:
+def test_chunk_cut_short_by_a_stop_says_nothing() -> None:
     pace = Pace(0.05, 2048)
     before = pace.chunk_len
-    pace.observe(3, 0.001)
+    pace.observe(3, 5.0)
     assert pace.chunk_len == before

@@ -344,3 +344,26 @@ def test_template_changed_on_the_tokenizer_is_learned_anew() -> None:
     render_chat(tokenizer, CHAT)
     tokenizer.chat_template = MARKS_THE_LAST.replace("'<|end|>'", "'<|end|><|return|>'")
     assert shown(tokenizer, render_chat(tokenizer, CHAT)).count("<|end|><|return|>⟦M⟧") == 3
+
+
+WITHOUT_CALLS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"a": 1}, "{}", {"a": "b"}])
+def test_call_whose_arguments_hold_no_text_may_come_last(arguments: Any) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    last = {"role": "assistant", "tool_calls": [call]}
+    prompt = render_chat(make_tokenizer(WITHOUT_CALLS), [user("w"), last])
+    assert [b.kind for b in prompt.boundaries][-1] is BoundaryKind.GENERATION
+
+
+def test_fault_in_finding_boundaries_leaves_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, messages = make_tokenizer(WITHOUT_CALLS), [user("w")]
+    wanted = render_chat(tokenizer, messages).tokens.tolist()
+    monkeypatch.setattr("keepwarm.prompt.render._Rendering._chars", lambda *_: 1 / 0)
+    prompt = render_chat(tokenizer, messages)
+    assert prompt.tokens.tolist() == wanted
+    assert prompt.boundaries == ()

@@ -26,6 +26,7 @@ from keepwarm.engine.scheduler import Job, Scheduler
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.tally import Tally
 from keepwarm.engine.warmth import Warmth
+from keepwarm.errors import Unavailable
 from keepwarm.events import Done, Source
 from keepwarm.prompt.boundaries import Prompt
 
@@ -322,7 +323,8 @@ class Core:
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """That request gets the error; the others go on."""
-        log.error("a request failed", exc_info=error)
+        if not isinstance(error, Unavailable):  # at the end of the engine's life, nothing failed
+            log.error("a request failed", exc_info=error)
         self._stop_running(sequence)
         self._leave_queue(sequence)
         self.tally.ended("error", len(sequence.tokens))

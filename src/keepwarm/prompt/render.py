@@ -4,6 +4,7 @@ No mlx; any thread."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ from keepwarm.prompt.messages import (
     read_tools,
 )
 from keepwarm.prompt.preamble import Part, SystemParts, find_system_parts, sample_system
-from keepwarm.prompt.sentinel import Found, Locator, space_behind, spaces_as_written
+from keepwarm.prompt.sentinel import Found, Locator, space_behind, spaces_as_written, spots
 from keepwarm.prompt.template import (
     Encoded,
     Template,
@@ -40,6 +41,8 @@ from keepwarm.prompt.template import (
     encode,
     encodes_plainly,
 )
+
+log = logging.getLogger("keepwarm.prompt")
 
 # A template that writes the time may render anew while we look; after this many it always does.
 _MAX_TRIES = 3
@@ -93,7 +96,13 @@ class _Rendering:
             ids = self._template.tokens(self._messages, add_generation_prompt=self._prompted)
             if ids != encoded.ids:
                 return Prompt(ids)
-        return Prompt(encoded.ids, self._boundaries(text, found, encoded))
+        try:
+            boundaries = self._boundaries(text, found, encoded)
+        except Exception:
+            # Boundaries only say where to stop: a fault in finding them is no user's fault.
+            log.exception("a conversation is served without boundaries")
+            boundaries = []
+        return Prompt(encoded.ids, boundaries)
 
     def _located(self) -> tuple[str, dict[int, Found]]:
         """The rendering and where its messages were found in it."""
@@ -185,7 +194,8 @@ class _Rendering:
     def _prompt_head_end(self, text: str, last_char: int) -> int:
         """Where the generation prompt ends, without its thinking tail."""
         last = len(self._messages) - 1
-        spot = "arguments" if "tool_calls" in self._messages[last] else "content"
+        is_calling = "tool_calls" in self._messages[last]
+        spot = next(spots(self._messages[last])) if is_calling else "content"
         for ending in self._endings(last, spot):
             if ending.prompt and text.endswith(ending.prompt):
                 return len(text) - len(ending.prompt) + ending.prompt_head_len
