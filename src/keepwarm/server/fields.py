@@ -32,7 +32,8 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+# Stands behind the bounds of a field: before them, they would be checked but not documented.
+WHOLE = BeforeValidator(_whole)
 
 
 class _AtFirst(FailFast):
@@ -141,4 +142,4 @@ Prompts = Annotated[
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[Whole, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1), WHOLE]

@@ -16,6 +16,7 @@ from pydantic import (
 
 from keepwarm.server.fields import (
     INT64,
+    WHOLE,
     Items,
     LogitBias,
     Loose,
@@ -25,7 +26,6 @@ from keepwarm.server.fields import (
     Prompts,
     Share,
     Stop,
-    Whole,
 )
 
 _UNSET = (False, None)
@@ -145,12 +145,12 @@ class Common(Loose):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Positive | None = None
-    n: Annotated[Whole, Field(ge=1, le=16)] | None = None
+    n: Annotated[int, Field(ge=1, le=16), WHOLE] | None = None
     stop: Stop = ()
-    seed: Annotated[Whole, Field(ge=-INT64, lt=INT64)] | None = None
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Share | None = None
-    top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31), WHOLE] | None = None
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     presence_penalty: Penalty | None = None
@@ -194,7 +194,7 @@ class ChatRequest(Conversation, Common):
 
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     response_format: ResponseFormat | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -228,9 +228,9 @@ class CompletionRequest(Common):
     """POST /v1/completions"""
 
     prompt: Prompts
-    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     echo: Annotated[bool | None, _documented(*_UNSET)] = None
-    best_of: Annotated[Whole | None, _documented(None)] = None
+    best_of: Annotated[Annotated[int, WHOLE] | None, _documented(None)] = None
     suffix: Annotated[str | None, _documented("", None)] = None
     response_format: ResponseFormat | None = None
 
