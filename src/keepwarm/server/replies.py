@@ -181,5 +181,5 @@ GUARDED = (401, 403)
 GENERATES = (400, *GUARDED, 413, 415, 429, 500, 503)
 EVENTS: dict[str, Any] = {
     "description": "The answer, or with `stream` its parts as server-sent events.",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "content": {"text/event-stream": {}},
 }
