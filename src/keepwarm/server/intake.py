@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keepwarm.config import Config
 from keepwarm.engine.request import Grammar, Request, Sampling
-from keepwarm.errors import BadInput
+from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.messages import read_template_kwargs
 from keepwarm.prompt.render import render_chat, render_text
@@ -97,8 +97,33 @@ def render_messages(
         return render_chat(
             tokenizer, messages, tools=tools, template_kwargs=template_kwargs, **options
         )
+    except RenderError as error:
+        raise as_api_error(
+            error, _refused_field(tokenizer, messages, tools, template_kwargs)
+        ) from error
     except BadInput as error:
         raise as_api_error(error, "messages") from error
+
+
+def _refused_field(
+    tokenizer: Any,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    template_kwargs: dict[str, Any],
+) -> str:
+    """The field that a template refused: the first without which it would not have."""
+    effort = {name: value for name, value in template_kwargs.items() if name == "reasoning_effort"}
+    for param, kept_tools, kept_kwargs in (
+        ("chat_template_kwargs", tools, effort),
+        ("reasoning_effort", tools, {}),
+        ("tools", None, {}),
+    ):
+        try:
+            render_chat(tokenizer, messages, tools=kept_tools, template_kwargs=kept_kwargs)
+        except RenderError:
+            continue
+        return param
+    return "messages"
 
 
 def text_prompt(tokenizer: Any, prompt: str | list[int]) -> Prompt:
