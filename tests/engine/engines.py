@@ -122,16 +122,19 @@ def bench(
     exact: bool = False,
     budget_bytes: int = 1 << 26,
     memory_bytes: int = 1 << 30,
+    weights_bytes: int = 1 << 24,
     kv_bits: int | None = None,
     placement: Placement = PLACEMENT,
     **settings: Any,
 ) -> Bench:
+    # Chunks are not cut by how long they take: some models compute otherwise when they are.
+    settings.setdefault("max_stall_s", 1e6)
     model = model_of(architecture)
     make = cache_maker(model, kv_bits, 32)
     cache = PrefixCache(make, exact=exact, budget_bytes=budget_bytes, placement=placement)
     caches = cache.fresh().caches
     mx.eval(model(mx.zeros((1, 4), dtype=mx.int32), cache=caches))
-    room = Room(cache, Footprint.of(caches), memory_bytes)
+    room = Room(cache, Footprint.of(caches), memory_bytes, weights_bytes)
     words = tokenizer()
     core = Core(model, words, cache, EngineSettings(**settings), guides=Guides(words), room=room)
     return Bench(core, model)

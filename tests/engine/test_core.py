@@ -53,14 +53,19 @@ def test_rows_that_come_and_go_change_nothing_for_the_others() -> None:
     assert [h.tokens for h in heard] == wanted
 
 
-def test_short_sequence_does_not_join_a_long_one_whose_padding_it_would_pay() -> None:
-    made = bench("mamba2")
-    long = prompt_of([random_tokens(5000, 3)])
-    _, first = made.ask(long, 200)
+@pytest.mark.parametrize(("weights_bytes", "num_groups"), [(100_000, 2), (2_000_000, 1)])
+def test_short_sequence_joins_a_long_one_when_padding_weighs_less_than_the_weights(
+    weights_bytes: int, num_groups: int
+) -> None:
+    made = bench("llama", weights_bytes=weights_bytes)  # 2,048 bytes a row
+    _, first = made.ask(prompt_of([random_tokens(500, 3)]), 200)
     made.step_until(lambda: bool(first.tokens))
-    made.ask(prompt_of([SYSTEM]), 3)
+    short = prompt_of([SYSTEM])
+    _, second = made.ask(short, 3)
     made.step_until(lambda: len(made.core.batch) == 2)
-    assert [len(group) for group in made.core.batch.groups] == [1, 1]
+    assert len(made.core.batch.groups) == num_groups
+    made.run()
+    assert second.tokens == alone(made, short, 3)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3_5"])

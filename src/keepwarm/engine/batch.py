@@ -21,9 +21,6 @@ from keepwarm.engine.sampling import Draw, draw_together, logprobs
 
 log = logging.getLogger("keepwarm.engine")
 
-# A short sequence beside a long one is padded to its length: apart when that wastes more.
-_MAX_PADDING = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -113,13 +110,11 @@ class Group:
     def longest(self) -> int:
         return max(row.live.position for row in self.rows)
 
-    def suits(self, row: Row) -> bool:
-        """Whether a row can join without wasting much memory on padding."""
-        if self.rows[0].is_apart:
-            return False
+    def padding(self, row: Row) -> int:
+        """How many rows of padding there would be more if `row` joined: the short ones are
+        filled up to the length of the longest."""
         mine, its = self.longest, row.live.position
-        waste = (its - mine) * len(self) if its > mine else mine - its
-        return waste <= max(_MAX_PADDING, min(mine, its))
+        return (its - mine) * len(self) if its > mine else mine - its
 
     def join(self, row: Row) -> None:
         """Mutates. Raises whatever mlx-lm does when these caches cannot be merged, and leaves
@@ -224,10 +219,12 @@ class Batch:
     def rows(self) -> list[Row]:
         return [row for group in self.groups for row in group.rows]
 
-    def add(self, row: Row) -> None:
-        """Let a row run with the others, or beside them. Mutates."""
-        group = next((group for group in self.groups if group.suits(row)), None)
-        if group is not None and self.can_merge and not row.is_apart:
+    def add(self, row: Row, *, max_padding: int) -> None:
+        """Let a row run with the others, or beside them where that takes more padding. Mutates."""
+        open_groups = [group for group in self.groups if not group.rows[0].is_apart]
+        group = min(open_groups, key=lambda group: group.padding(row), default=None)
+        is_joining = self.can_merge and not row.is_apart
+        if is_joining and group is not None and group.padding(row) <= max_padding:
             try:
                 group.join(row)
                 return

@@ -215,8 +215,8 @@ class Core:
             num_known=sequence.num_known,
         )
         row.is_apart = sequence.runs_apart
-        self.batch.add(row)
         self._leave_queue(sequence)
+        self.batch.add(row, max_padding=self._room.max_padding(self.live_bytes))
         sequence.run(row)
         self._by_row[row] = sequence
         mx.clear_cache()

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.cache.store import PrefixCache
@@ -40,6 +41,11 @@ T = TypeVar("T")
 
 # How old a status may be while the engine works.
 _STATUS_AGE_S = 0.5
+
+
+def _weights_bytes(model: Any) -> int:
+    flat: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    return sum(array.nbytes for _, array in flat)
 
 
 class Ticket:
@@ -242,7 +248,7 @@ class Engine:
         logits = model(mx.zeros((1, 4), dtype=mx.int32), cache=caches)
         mx.eval(logits, [layer.state for layer in caches])
         memory_bytes = self._settings.memory_bytes or free_bytes()
-        room = Room(cache, Footprint.of(caches), memory_bytes)
+        room = Room(cache, Footprint.of(caches), memory_bytes, _weights_bytes(model))
         self._limits = Limits.of(model, logits.shape[-1], room, self._settings)
         core = Core(model, self.tokenizer, cache, self._settings, guides=self.guides, room=room)
         self._core = core

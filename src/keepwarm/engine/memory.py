@@ -34,6 +34,11 @@ class Footprint:
     fixed_bytes: int = 0
     growths: tuple[Growth, ...] = ()
 
+    @property
+    def token_bytes(self) -> int:
+        """What one more token takes, in the layers that keep every token."""
+        return sum(growth.token_bytes for growth in self.growths if growth.max_tokens is None)
+
     def at(self, num_tokens: int) -> int:
         """What a sequence of that length takes at most, with the slack of its buffers."""
         # In steps: rows are added in steps, and what is lent by the cache should not move

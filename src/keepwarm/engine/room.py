@@ -20,9 +20,12 @@ _HEADROOM = 256
 class Room:
     """Counts what running sequences take, and lends them that much of the cache's budget."""
 
-    def __init__(self, cache: PrefixCache, footprint: Footprint, memory_bytes: int) -> None:
+    def __init__(
+        self, cache: PrefixCache, footprint: Footprint, memory_bytes: int, weights_bytes: int = 0
+    ) -> None:
         self._cache = cache
         self._footprint = footprint
+        self._weights_bytes = weights_bytes
         self.memory_bytes = memory_bytes
         self._last: tuple[int, int] | None = None
 
@@ -35,6 +38,12 @@ class Room:
     def needed_bytes(self, num_tokens: int) -> int:
         """What a prompt of that length needs at least to be answered."""
         return self._footprint.at(num_tokens + 1)
+
+    def max_padding(self, live_bytes: int) -> int:
+        """Rows of padding that are worth it. A step reads all rows of a group and all weights:
+        padding up to the weights costs less than another step, while there is room for it."""
+        spare = (self.memory_bytes - live_bytes) // 2
+        return min(self._weights_bytes, spare) // max(1, self._footprint.token_bytes)
 
     def fitting(self, ready: Sequence[Job], live_bytes: int) -> list[Job]:
         """Those that there is room for besides what runs, the cache not counted."""
