@@ -59,3 +59,7 @@ def test_chunk_cut_short_by_a_stop_says_nothing() -> None:
     before = pace.chunk_len
     pace.observe(3, 5.0)
     assert pace.chunk_len == before
+
+
+def test_longest_chunk_need_not_be_a_power_of_two() -> None:
+    assert mostly(settled(lambda n: n * 1e-9, max_len=700)) == 700

@@ -42,11 +42,12 @@ class Pace:
     def _best(self) -> int:
         """From the shortest length up, as long as the next one is within the target or free."""
         length = self.MIN_LEN
-        while 2 * length <= self._max_len:
-            now, longer = self._expected(length), self._expected(2 * length)
-            if longer > self._target_s and longer >= self._FREE * now:
+        while length < self._max_len:
+            longer = min(2 * length, self._max_len)
+            now, then = self._expected(length), self._expected(longer)
+            if then > self._target_s and then >= self._FREE * now:
                 break
-            length *= 2
+            length = longer
         return length
 
     def _expected(self, length: int) -> float:
