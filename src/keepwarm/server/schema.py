@@ -230,7 +230,7 @@ class CompletionRequest(Common):
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     echo: Annotated[bool | None, _documented(*_UNSET)] = None
-    best_of: Annotated[Annotated[int, WHOLE] | None, _documented(None)] = None
+    best_of: Positive | None = None
     suffix: Annotated[str | None, _documented("", None)] = None
     response_format: ResponseFormat | None = None
 
