@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -24,6 +25,8 @@ from tests.server.serving import WEATHER, Served, error_of, events_of, served
 
 TIMEOUT_S = 60
 NUM_BETWEEN_PROBES = 100
+NUM_PROBES = 2  # replies that one probe asks for
+STATUS_S = 1.2  # what the engine tells is about a second old at most
 # Fields whose value decides whether another one is taken; that one is then named.
 RELATED = {
     "logprobs": {"top_logprobs"},
@@ -87,9 +90,12 @@ def fuzz(server: Served, errors: Errors, *, seed: int, count: int) -> Counter[in
     statuses: Counter[int] = Counter()
     wrong: list[str] = []
     usual = probe(server)
+    time.sleep(STATUS_S)
+    num_ended, num_replies = num_generated(server), 0
     for i, sent in enumerate(requests(seed, count)):
         response = send(server, sent)
         statuses[response.status_code] += 1
+        num_replies += num_choices(response)
         if fault := fault_of(sent, response) or errors.taken():
             wrong.append(
                 f"{i}: {fault}: {sent.method} {sent.path} {sent.what}\n"
@@ -97,8 +103,11 @@ def fuzz(server: Served, errors: Errors, *, seed: int, count: int) -> Counter[in
             )
         if i % NUM_BETWEEN_PROBES == NUM_BETWEEN_PROBES - 1:
             assert probe(server) == usual, i
-    assert probe(server) == usual
+            num_replies += NUM_PROBES
     assert not wrong, "\n".join([f"{len(wrong)} wrong answers", *wrong[:20]])
+    # What was refused was refused before the engine generated anything.
+    server.wait_for(lambda: num_generated(server) >= num_ended + num_replies)
+    assert num_generated(server) == num_ended + num_replies
     return statuses
 
 
@@ -137,8 +146,10 @@ def fault_of(sent: Sent, response: httpx.Response) -> str:
 
 def is_named(name: str, error: dict[str, Any]) -> bool:
     """Whether an error is about a field, or about the whole body."""
-    if error["code"] == "invalid_json" or error["param"] is None:
+    if error["code"] == "invalid_json":
         return error["param"] is None
+    if error["param"] is None:
+        return name in ("prompt", "messages")  # /tokenize wants one of two
     if error["code"] == "context_length_exceeded":
         return True  # all that is rendered counts
     first = error["param"].partition(".")[0].partition("[")[0]
@@ -152,6 +163,22 @@ def probe(server: Served) -> Any:
     text = server.complete("I am", logprobs=1).json()
     server.engine.call(lambda cache: cache.check())
     return [chat["choices"], text["choices"]]
+
+
+def num_choices(response: httpx.Response) -> int:
+    """How many replies an answer holds."""
+    if not response.is_success or b'"choices"' not in response.content:
+        return 0
+    if response.headers["content-type"].startswith("application/json"):
+        return len(response.json().get("choices", ()))
+    events = events_of(response)
+    return len({choice["index"] for event in events for choice in event["choices"]})
+
+
+def num_generated(server: Served) -> int:
+    """How many replies the engine has ended; it counts none that was cancelled or failed."""
+    ended = server.engine.status().counters.requests
+    return sum(count for how, count in ended.items() if how not in ("cancelled", "error"))
 
 
 _POST = b"POST /tokenize HTTP/1.1\r\nConnection: close\r\n"
