@@ -293,3 +293,19 @@ def test_field_that_a_template_refuses_is_named(condition: str, param: str) -> N
     with pytest.raises(ApiError) as caught:
         render_messages(tokenizer, messages, [WEATHER], kwargs)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    ],
+    ids=["itself", "all of itself", "in a ring"],
+)
+def test_schema_that_refers_only_to_itself_is_refused(server: Served, schema: Any) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    response = server.chat(response_format=wanted)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "response_format"

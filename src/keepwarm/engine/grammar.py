@@ -192,6 +192,8 @@ def _compile(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> llguidance
     matcher = _on_a_large_stack(
         lambda: llguidance.LLMatcher(vocabulary, source, log_level=0, limits=limits)
     )
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # only now fails what refers to nothing but itself
     if matcher.is_error():
         words = matcher.get_error().strip()
         if len(words) > _MAX_WORDS_LEN:  # they quote the grammar
