@@ -16,6 +16,7 @@ from keepwarm.engine.core import Core
 from keepwarm.engine.decode import decode
 from keepwarm.engine.grammar import Guides
 from keepwarm.engine.memory import Footprint
+from keepwarm.engine.pace import Pace
 from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.request import EngineSettings, Request
 from keepwarm.engine.room import Room
@@ -127,8 +128,7 @@ def bench(
     placement: Placement = PLACEMENT,
     **settings: Any,
 ) -> Bench:
-    # Chunks are not cut by how long they take: some models compute otherwise when they are.
-    settings.setdefault("max_stall_s", 1e6)
+    settings.setdefault("max_stall_s", 1e-9)  # one chunk in each step
     model = model_of(architecture)
     make = cache_maker(model, kv_bits, 32)
     cache = PrefixCache(make, exact=exact, budget_bytes=budget_bytes, placement=placement)
@@ -137,6 +137,8 @@ def bench(
     room = Room(cache, Footprint.of(caches), memory_bytes, weights_bytes)
     words = tokenizer()
     core = Core(model, words, cache, EngineSettings(**settings), guides=Guides(words), room=room)
+    # Chunks are not cut by how long they take: some models compute otherwise when they are.
+    core._pace = Pace(1e6, placement.prefill_step)
     return Bench(core, model)
 
 

@@ -378,3 +378,14 @@ def test_readings_come_before_tokens_and_end_at_the_prompt() -> None:
     assert heard.readings[-1] == len(prompt)
     assert heard.result.timings.queue_s > 0
     assert heard.result.timings.first_token_s > 0
+
+
+def test_short_prompts_are_read_in_one_step_while_that_holds_nobody_up() -> None:
+    made = bench("qwen3_5", max_stall_s=1e6)
+    prompts = [prompt_of([SYSTEM, question(i, 5 + i)]) for i in range(4)]
+    heard = [made.ask(prompt, 6)[1] for prompt in prompts]
+    made.core.step()
+    assert [len(h.tokens) for h in heard] == [1] * 4
+    assert [len(group) for group in made.core.batch.groups] == [4]
+    made.run()
+    assert [h.tokens for h in heard] == [alone(made, prompt, 6) for prompt in prompts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -63,3 +64,21 @@ def test_chunk_cut_short_by_a_stop_says_nothing() -> None:
 
 def test_longest_chunk_need_not_be_a_power_of_two() -> None:
     assert mostly(settled(lambda n: n * 1e-9, max_len=700)) == 700
+
+
+def test_one_slow_chunk_does_not_make_longer_ones_look_free() -> None:
+    pace = Pace(0.05, 2048)
+    lengths = []
+    for i in range(300):
+        lengths.append(pace.chunk_len)
+        slow = 5.0 if i % 40 == 39 else 1.0  # the machine was busy for a moment
+        pace.observe(pace.chunk_len, slow * pace.chunk_len * 1.1e-3)
+        pace.observe(8, 0.009)  # a chunk that a stop cut short
+    assert max(lengths[20:]) <= 64
+
+
+def test_noise_keeps_it_near_the_target() -> None:
+    rng = random.Random(1)
+    lengths = settled(lambda n: n * 2e-4 * rng.uniform(1, 3))
+    assert mostly(lengths) in (64, 128, 256)
+    assert max(lengths) <= 512

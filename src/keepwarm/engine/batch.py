@@ -116,19 +116,21 @@ class Group:
         mine, its = self.longest, row.live.position
         return (its - mine) * len(self) if its > mine else mine - its
 
-    def join(self, row: Row) -> None:
-        """Mutates. Raises whatever mlx-lm does when these caches cannot be merged, and leaves
-        group and row as they were."""
+    def join(self, rows: Sequence[Row]) -> None:
+        """Mutates. Raises whatever mlx-lm does when these caches cannot be merged; a group of
+        one, and the rows, are then as they were."""
+        joining = [row.live.caches for row in rows]
         if len(self) == 1:
-            batch = merging.merged([self._caches, row.live.caches])
+            batch = merging.merged([self._caches, *joining])
             merging.extracted(batch, 1)  # lazily: the proof that it can be taken apart again
             self._caches = batch
+            self._set_free(self.rows[0])
         else:
-            merging.extend(self._caches, merging.merged([row.live.caches]))
-        self._set_free(row)
-        self._set_free(self.rows[0])
-        self.rows.append(row)
-        self._tokens = mx.concatenate([self._tokens, row.first_token])
+            merging.extend(self._caches, merging.merged(joining))
+        for row in rows:
+            self._set_free(row)
+        self.rows += rows
+        self._tokens = mx.concatenate([self._tokens, *(row.first_token for row in rows)])
 
     @staticmethod
     def _set_free(row: Row) -> None:
@@ -219,21 +221,37 @@ class Batch:
     def rows(self) -> list[Row]:
         return [row for group in self.groups for row in group.rows]
 
-    def add(self, row: Row, *, max_padding: int) -> None:
-        """Let a row run with the others, or beside them where that takes more padding. Mutates."""
-        open_groups = [group for group in self.groups if not group.rows[0].is_apart]
-        group = min(open_groups, key=lambda group: group.padding(row), default=None)
-        is_joining = self.can_merge and not row.is_apart
-        if is_joining and group is not None and group.padding(row) <= max_padding:
-            try:
-                group.join(row)
-                return
-            except Exception:
-                if len(group) > 1:
-                    raise
-                log.warning("these caches cannot be merged: decoding in turn", exc_info=True)
-                self.can_merge = False
-        self.groups.append(Group(self._model, row))
+    def add(self, rows: Sequence[Row], *, max_padding: int) -> None:
+        """Let rows run with the others, or beside them where that takes more padding: all that
+        come at once are merged at once. Mutates."""
+        joining: dict[Group, list[Row]] = {}
+        for row in rows:
+            group = self._group_for(row, max_padding)
+            if group is None:
+                self.groups.append(Group(self._model, row))
+            else:
+                joining.setdefault(group, []).append(row)
+                max_padding -= group.padding(row)
+        for group, its_rows in joining.items():
+            self._join(group, its_rows)
+
+    def _group_for(self, row: Row, max_padding: int) -> Group | None:
+        if not self.can_merge or row.is_apart:
+            return None
+        groups = [group for group in self.groups if not group.rows[0].is_apart]
+        nearest = min(groups, key=lambda group: group.padding(row), default=None)
+        is_near = nearest is not None and nearest.padding(row) <= max_padding
+        return nearest if is_near else None
+
+    def _join(self, group: Group, rows: Sequence[Row]) -> None:
+        try:
+            group.join(rows)
+        except Exception:
+            if len(group) > 1:
+                raise
+            log.warning("these caches cannot be merged: decoding in turn", exc_info=True)
+            self.can_merge = False
+            self.groups += [Group(self._model, row) for row in rows]
 
     def group_of(self, row: Row) -> Group:
         return next(group for group in self.groups if row in group.rows)

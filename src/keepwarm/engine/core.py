@@ -71,6 +71,7 @@ class Core:
         self._pace = Pace(settings.max_stall_s, cache.placement.prefill_step)
         self._by_job: dict[Job, Sequence] = {}
         self._by_row: dict[Row, Sequence] = {}
+        self._joining: list[Row] = []  # read in this round, and not yet in the batch
         self._num_steps = 0
 
     # What comes from outside
@@ -103,13 +104,23 @@ class Core:
     def step(self) -> bool:
         """Do a little for everyone. Returns whether there was anything to do."""
         self._drop_cancelled()
-        sequence = self._admit()
-        if sequence is not None:
-            self._prefill(sequence)
+        self._read_some()
         self._make_room()
         for group in list(self.batch.groups):
             self._decode(group)
         return self.is_busy or self._idle()
+
+    def _read_some(self) -> None:
+        """Read chunk after chunk for as long as others may be held up: at least one, and one
+        more while it may take as long as the last."""
+        began = last = perf_counter()
+        while (sequence := self._admit()) is not None:
+            self._prefill(sequence)
+            now = perf_counter()
+            if now - began + now - last > self._settings.max_stall_s:
+                break
+            last = now
+        self._begin_decode()
 
     # 1) admit: whose prompt is read on
 
@@ -134,7 +145,7 @@ class Core:
         return sequence
 
     def _fitting(self, ready: list[Job]) -> list[Job]:
-        num_active = len(self.batch) + len(self.scheduler.started)
+        num_active = len(self._by_row) + len(self.scheduler.started)
         if num_active >= self._settings.max_running:
             return []
         return self._room.fitting(ready, self.live_bytes)
@@ -183,6 +194,7 @@ class Core:
     def _reading(self) -> list[int]:
         """The lengths of the prompts that live caches are held for, those in decode apart."""
         lengths = [len(job.tokens) for job in self.scheduler.started]
+        lengths += [row.live.position for row in self._joining]
         idle = self.warmth.idle.reading
         return lengths if idle is None else [*lengths, len(idle)]
 
@@ -201,11 +213,12 @@ class Core:
             sequence.job.position = prefill.live.position
             sequence.tell_reading()
             if prefill.is_done:
-                self._begin_decode(sequence, prefill)
+                self._make_row(sequence, prefill)
         except Exception as error:
             self._fail(sequence, error)
 
-    def _begin_decode(self, sequence: Sequence, prefill: Prefill) -> None:
+    def _make_row(self, sequence: Sequence, prefill: Prefill) -> None:
+        """The prompt is read: draw its first token."""
         row = Row(
             prefill.live,
             self._draw_of(sequence),
@@ -216,10 +229,17 @@ class Core:
         )
         row.is_apart = sequence.runs_apart
         self._leave_queue(sequence)
-        self.batch.add(row, max_padding=self._room.max_padding(self.live_bytes))
         sequence.run(row)
         self._by_row[row] = sequence
-        mx.clear_cache()
+        self._joining.append(row)
+
+    def _begin_decode(self) -> None:
+        """Let the sequences whose prompts were read now run with the others."""
+        if self._joining:
+            max_padding = self._room.max_padding(self.live_bytes)
+            rows, self._joining = self._joining, []
+            self.batch.add(rows, max_padding=max_padding)
+            mx.clear_cache()
 
     def _draw_of(self, sequence: Sequence) -> Draw:
         """How its tokens are drawn: made once, and kept when it is preempted."""
@@ -243,11 +263,13 @@ class Core:
         except Exception as error:
             self._split_up(sequences, error)
             return
+        ended: dict[Sequence, str] = {}
         for sequence, outcome in zip(sequences, outcomes):
             if isinstance(outcome, Exception):
                 self._fail(sequence, outcome)
             elif (reason := sequence.take(outcome, self._eos_ids)) is not None:
-                self._finish(sequence, reason)
+                ended[sequence] = reason
+        self._finish(ended)
         self._num_steps += 1
         if self._num_steps % _STEPS_BETWEEN_CLEANING == 0:
             mx.clear_cache()
@@ -259,11 +281,10 @@ class Core:
             self._fail(sequences[0], error)
             return
         log.error("a step failed; each of its sequences goes on alone", exc_info=error)
-        rows = [sequence.row for sequence in sequences if sequence.row is not None]
-        drawn = self.batch.group_of(rows[0]).drawn()
-        self.batch.drop(rows)
+        assert sequences[0].row is not None
+        drawn = self.batch.group_of(sequences[0].row).drawn()
+        self._stop_running(*sequences)
         for sequence, token in zip(sequences, drawn):
-            self._stop_running(sequence)
             sequence.runs_apart = True
             self._requeue(sequence, drawn=token)
 
@@ -281,8 +302,7 @@ class Core:
             elif len(running) + len(started) > 1:
                 self._preempt(max(running + started, key=lambda s: s.arrived))
             else:
-                for sequence in running:
-                    self._finish(sequence, "length")  # it has all the memory there is
+                self._finish(dict.fromkeys(running, "length"))  # it has all the memory there is
                 return
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -308,18 +328,20 @@ class Core:
 
     # 5) finish
 
-    def _finish(self, sequence: Sequence, reason: str) -> None:
-        """The reply ended: store it for the next turn, and say so."""
-        if sequence.row is not None:
-            self.batch.group_of(sequence.row).take(sequence.row)
-            self.warmth.keep_reply(sequence)
-            self._stop_running(sequence)
-        elif sequence.prefill is not None:
-            sequence.prefill.keep()
-        self._leave_queue(sequence)
-        sequence.release()
-        self.tally.ended(reason, len(sequence.tokens))
-        sequence.tell(Done(result=sequence.result(reason)))
+    def _finish(self, ended: dict[Sequence, str]) -> None:
+        """Replies ended, for these reasons: store each for its next turn, and say so."""
+        for sequence in ended:
+            if sequence.row is not None:
+                self.batch.group_of(sequence.row).take(sequence.row)
+                self.warmth.keep_reply(sequence)
+            elif sequence.prefill is not None:
+                sequence.prefill.keep()
+        self._stop_running(*ended)
+        for sequence, reason in ended.items():
+            self._leave_queue(sequence)
+            sequence.release()
+            self.tally.ended(reason, len(sequence.tokens))
+            sequence.tell(Done(result=sequence.result(reason)))
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """That request gets the error; the others go on."""
@@ -331,14 +353,14 @@ class Core:
         sequence.fail(error)
         mx.clear_cache()
 
-    def _stop_running(self, sequence: Sequence) -> None:
-        if sequence.row is not None and self._by_row.pop(sequence.row, None) is not None:
-            self.batch.drop([sequence.row])
+    def _stop_running(self, *sequences: Sequence) -> None:
+        rows = [s.row for s in sequences if s.row is not None and s.row in self._by_row]
+        self.batch.drop(rows)
+        for row in rows:
+            del self._by_row[row]
 
     def _drop_cancelled(self) -> None:
-        for sequence in self._sequences():
-            if sequence.is_cancelled:
-                self._finish(sequence, "cancelled")
+        self._finish({s: "cancelled" for s in self._sequences() if s.is_cancelled})
 
     def _sequences(self) -> list[Sequence]:
         return [*self._by_job.values(), *self._by_row.values()]

@@ -80,7 +80,13 @@ def keep(batch: Caches, rows: Sequence[int]) -> None:
 
 def extracted(batch: Caches, row: int) -> Caches:
     """The caches of one sequence, in buffers of their own."""
+    # Each `extract` looks at these numbers: all at once, or it waits for every layer.
+    mx.eval([padding for padding in map(_padding_of, batch) if padding is not None])
     return [_extract(layer, row) for layer in batch]
+
+
+def _padding_of(layer: Any) -> Any:
+    return getattr(layer, "left_padding", None)
 
 
 def _merge(layer: Sequence[Any]) -> Any:
