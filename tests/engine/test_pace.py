@@ -82,3 +82,15 @@ def test_noise_keeps_it_near_the_target() -> None:
     lengths = settled(lambda n: n * 2e-4 * rng.uniform(1, 3))
     assert mostly(lengths) in (64, 128, 256)
     assert max(lengths) <= 512
+
+
+def test_reading_that_gets_slower_deep_in_a_prompt_never_passes_twice_the_target() -> None:
+    pace, position, taken = Pace(0.05, 2048), 0, []
+    while position < 8000:
+        length = pace.chunk_len
+        seconds = 0.002 + length * (5e-5 + 1.5e-7 * position)
+        pace.observe(length, seconds)
+        taken.append((length, seconds))
+        position += length
+    assert max(seconds for _, seconds in taken) <= 0.1
+    assert min(length for length, _ in taken) == 32
