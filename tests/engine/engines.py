@@ -43,6 +43,12 @@ def tokenizer() -> TokenizerWrapper:
     return TokenizerWrapper(made)
 
 
+class Steady(Pace):
+    """Always the same length."""
+
+    def observe(self, num_tokens: int, seconds: float) -> None: ...
+
+
 @dataclass
 class Heard:
     """What a request was told."""
@@ -138,7 +144,7 @@ def bench(
     words = tokenizer()
     core = Core(model, words, cache, EngineSettings(**settings), guides=Guides(words), room=room)
     # Chunks are not cut by how long they take: some models compute otherwise when they are.
-    core._pace = Pace(1e6, placement.prefill_step)
+    core._pace = Steady(1e6, placement.prefill_step)
     return Bench(core, model)
 
 

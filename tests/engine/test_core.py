@@ -230,7 +230,7 @@ def test_at_most_max_running_sequences_are_begun() -> None:
     heard = [made.ask(prompt_of([question(i)]), 6)[1] for i in range(5)]
     for _ in range(200):
         made.core.step()
-        assert len(made.core.batch) + len(made.core.scheduler.started) <= 2
+        assert len(made.core.batch) + len(made.core.queue.started) <= 2
     assert all(h.is_over for h in heard)
 
 

@@ -13,7 +13,7 @@ from keepwarm.engine.engine import Engine
 from keepwarm.engine.request import EngineSettings, Request
 from keepwarm.engine.status import Phase
 from keepwarm.errors import BadInput, Overloaded, TooLarge, TooLong, Unavailable
-from keepwarm.events import Delta, Done, Event
+from keepwarm.events import Delta, Done, Event, Failed
 from keepwarm.prompt.boundaries import Prompt
 from tests.architectures.drive import prompt_of, random_tokens
 
@@ -178,10 +178,10 @@ def test_fault_of_the_engine_itself_ends_the_requests_and_not_the_thread() -> No
         engine.call(lambda _: None)
         core = engine._core
         assert core is not None
-        ready, core.scheduler.ready = core.scheduler.ready, lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+        ready, core.queue.ready = core.queue.ready, lambda _: 1 / 0  # type: ignore[method-assign,assignment,return-value]
         with pytest.raises(ZeroDivisionError):
             list(engine.stream(request()))
-        core.scheduler.ready = ready  # type: ignore[method-assign]
+        core.queue.ready = ready  # type: ignore[method-assign]
         assert len(engine.stream(request()).result.tokens) == 6
 
 
@@ -204,3 +204,33 @@ def test_status_tells_what_was_done(engine: Engine) -> None:
 def test_call_raises_what_the_function_raises(engine: Engine) -> None:
     with pytest.raises(ZeroDivisionError):
         engine.call(lambda _: 1 / 0)
+
+
+def test_request_accepted_just_before_the_end_is_told() -> None:
+    engine = engine_of()
+    engine.start()
+    engine.wait_ready(60)
+    begun, gate, told = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(_: Event) -> None:
+        begun.set()
+        gate.wait(60)
+
+    engine.submit(request(1), hold)
+    begun.wait(60)
+    heard: list[Event] = []
+
+    def hear(event: Event) -> None:
+        heard.append(event)
+        told.set()
+
+    engine.submit(request(2), hear)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    while engine._phase is Phase.READY:
+        pass
+    gate.set()
+    stopping.join()
+    assert told.wait(60)
+    assert isinstance(heard[-1], Failed)
+    assert isinstance(heard[-1].error, Unavailable)

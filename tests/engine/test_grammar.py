@@ -324,7 +324,8 @@ def test_checks_on_many_threads_agree() -> None:
         assert allowed(guide) == ENDS
 
 
-def test_more_grammars_than_are_kept() -> None:
+def test_more_grammars_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keepwarm.engine.grammar._NUM_KEPT", 32)
     guides = Guides(TOKENIZER)  # without mlx-lm's wrapper, too
     for i in range(40):
         guides.check(regex(f"a{{{i + 1}}}"))

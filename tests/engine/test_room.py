@@ -65,7 +65,7 @@ def test_requests_wait_rather_than_overrun() -> None:
         made.core.step()
         held = made.cache.ledger.held_bytes
         assert made.core.live_bytes + held <= made.core._room.memory_bytes
-        assert len(made.core.batch) + len(made.core.scheduler.started) <= 3
+        assert len(made.core.batch) + len(made.core.queue.started) <= 3
     made.cache.check()
     assert [h.error for h in heard] == [None] * 8
     assert made.core.tally.preemptions == 0
@@ -83,7 +83,7 @@ def test_decode_that_would_overrun_preempts_the_youngest_and_resumes_it(
     while made.core.is_busy:
         made.core.step()
         made.core._make_room()
-        if len(made.core.batch) + len(made.core.scheduler.started) > 1:
+        if len(made.core.batch) + len(made.core.queue.started) > 1:
             assert made.core.live_bytes <= made.core._room.memory_bytes
     made.cache.check()
     assert made.core.tally.preemptions > 0

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepwarm.engine.scheduler import Job, Scheduler, shared_len
+from keepwarm.engine.scheduler import Job, Scheduler
+from keepwarm.prompt.boundaries import shared_len
 
 SYSTEM = list(range(100, 150))
 
@@ -25,6 +26,11 @@ def with_jobs(*jobs: Job, can_cut: bool = False, may_add_stops: bool = True) -> 
     return scheduler
 
 
+def ready_of(*jobs: Job) -> list[Job]:
+    scheduler = with_jobs(*jobs)
+    return scheduler.ready(scheduler.window)
+
+
 @given(st.lists(st.integers(0, 2), min_size=1), st.lists(st.integers(0, 2), min_size=1))
 def test_shared_len_is_the_common_beginning(a: list[int], b: list[int]) -> None:
     n = shared_len(np.array(a), np.array(b))
@@ -35,38 +41,38 @@ def test_shared_len_is_the_common_beginning(a: list[int], b: list[int]) -> None:
 def test_second_waits_for_the_checkpoint_that_the_first_will_make() -> None:
     first, second = job([*SYSTEM, 1, 2, 3], 0, [50]), job([*SYSTEM, 4, 5, 6], 1, [50])
     scheduler = with_jobs(first, second)
-    assert scheduler.ready() == [first]
+    assert scheduler.ready(scheduler.window) == [first]
     assert second.waits_for == 50
     first.is_started, first.position = True, 50
-    assert scheduler.ready() == [second]
+    assert scheduler.ready(scheduler.window) == [second]
     assert second.waits_for is None
 
 
 def test_nobody_waits_for_less_than_it_has() -> None:
     first, second = job([*SYSTEM, 1, 2, 3], 0, [50]), job([*SYSTEM, 4, 5, 6], 1, position=50)
-    assert with_jobs(first, second).ready() == [first, second]
+    assert ready_of(first, second) == [first, second]
 
 
 def test_nobody_waits_for_another_namespace() -> None:
     first = job([*SYSTEM, 1], 0, [50], namespace="a")
     second = job([*SYSTEM, 2], 1, [50], namespace="b")
-    assert with_jobs(first, second).ready() == [first, second]
+    assert ready_of(first, second) == [first, second]
 
 
 def test_rows_that_can_be_cut_are_waited_for_up_to_where_prompts_part() -> None:
     first, second = job([*SYSTEM, 1, 2, 3, 4], 0, [20, 53]), job([*SYSTEM, 1, 2, 9], 1)
     scheduler = with_jobs(first, second, can_cut=True)
     first.is_started, first.position = True, 20
-    assert scheduler.ready() == []
+    assert scheduler.ready(scheduler.window) == []
     assert second.waits_for == 52
     first.position = 53
-    assert scheduler.ready() == [second]
+    assert scheduler.ready(scheduler.window) == [second]
 
 
 def test_prompt_that_is_the_beginning_of_another_leaves_a_token_to_read() -> None:
     first, second = job([*SYSTEM, 1, 2], 0, [50, 52]), job([*SYSTEM, 1, 2], 1)
     scheduler = with_jobs(first, second, can_cut=True)
-    scheduler.ready()
+    scheduler.ready(scheduler.window)
     assert second.waits_for == 51
 
 
@@ -77,19 +83,36 @@ def test_extra_stop_where_waiting_prompts_part_when_it_saves_enough() -> None:
     assert with_jobs(first, *others).partings(first) == [53]
     assert with_jobs(first, *others[:2]).partings(first) == []  # 6 tokens are not worth a pass
     assert with_jobs(first, *others, may_add_stops=False).partings(first) == []
-    assert with_jobs(first, *others, can_cut=True).partings(first) == []
+
+
+def test_rows_that_can_be_cut_need_no_extra_stop_where_the_next_is_near() -> None:
+    other = job([*SYSTEM, 2], 1)
+    near, far = job([*SYSTEM, *[1] * 3000], 0, [400]), job([*SYSTEM, *[1] * 3000], 0, [2048])
+    assert with_jobs(near, other, can_cut=True).partings(near) == []
+    assert with_jobs(far, other, can_cut=True).partings(far) == [50]
+
+
+def test_nobody_waits_for_one_that_there_is_no_room_for() -> None:
+    first, second = job([*SYSTEM, 1, 2, 3], 0, [50]), job([*SYSTEM, 4, 5, 6], 1, [50])
+    scheduler = with_jobs(first, second)
+    assert scheduler.ready([second]) == [second]
+
+
+def test_nobody_waits_for_a_few_tokens() -> None:
+    first, second = job([1, 2, 3, *SYSTEM], 0, [3, 53]), job([1, 2, 3, 9, 9], 1, [3])
+    assert ready_of(first, second) == [first, second]
 
 
 def test_shortest_rest_first_and_every_fourth_time_the_oldest() -> None:
     long, short = job([1] * 500, 0, is_started=True), job([2] * 50, 1)
     scheduler = with_jobs(long, short)
-    picked = [scheduler.pick(scheduler.ready()) for _ in range(8)]
+    picked = [scheduler.pick(scheduler.ready(scheduler.window)) for _ in range(8)]
     assert [p is long for p in picked] == [False, False, False, True] * 2
 
 
 def test_nothing_to_do_is_none() -> None:
     scheduler = with_jobs()
-    assert scheduler.pick(scheduler.ready()) is None
+    assert scheduler.pick(scheduler.ready(scheduler.window)) is None
 
 
 def test_preempted_job_is_queued_by_its_first_arrival() -> None:
@@ -111,7 +134,7 @@ def test_somebody_is_always_ready_and_all_are_read(
     jobs = [job(tokens, i, list(range(3, len(tokens), 3))) for i, tokens in enumerate(prompts)]
     scheduler = with_jobs(*jobs, can_cut=can_cut, may_add_stops=may_add)
     for _ in range(1000):
-        picked = scheduler.pick(scheduler.ready())
+        picked = scheduler.pick(scheduler.ready(scheduler.window))
         if picked is None:
             break
         picked.is_started = True

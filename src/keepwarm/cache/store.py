@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -90,6 +91,8 @@ class PrefixCache:
     ) -> None:
         """Raises BadInput for a negative budget, an unknown policy or something not a model."""
         self.exact = exact
+        # Neither reasons nor the time of a lookup tell what other namespaces hold.
+        self.keeps_secrets = False
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
@@ -182,7 +185,8 @@ class PrefixCache:
     def _reason_cold(self, prompt: Prompt, namespace: str, keys: bytes) -> Reason:
         if self._evictor.remembers(prompt, namespace, 0):
             return Reason.EVICTED
-        for other in self._spaces.values():
+        others = [] if self.keeps_secrets else list(self._spaces.values())
+        for other in others:
             if other.name != namespace and other.tree.walk(keys).matched:
                 return Reason.OTHER_NAMESPACE
         return Reason.COLD
@@ -358,9 +362,10 @@ class PrefixCache:
         space = self._spaces.get(namespace)
         if space is None:
             return
-        walk = space.tree.walk(self._keys(prompt))
-        if walk.path and walk.path[-1].end == len(prompt) == walk.matched:
-            self._evictor.discard(space, walk.path[-1])
+        with self._guarded("discard"):
+            walk = space.tree.walk(self._keys(prompt))
+            if walk.path and walk.path[-1].end == len(prompt) == walk.matched:
+                self._evictor.discard(space, walk.path[-1])
 
     def lend(self, nbytes: int) -> bool:
         """Leave that much of the budget to running sequences until told otherwise, and evict
@@ -368,8 +373,18 @@ class PrefixCache:
         self.ledger.reserved_bytes = nbytes
         allowed = self.ledger.budget_bytes - nbytes
         if self.ledger.held_bytes > allowed:
-            self.evict_to(allowed)
+            with self._guarded("evict"):
+                self.evict_to(allowed)
         return self.ledger.held_bytes <= max(0, allowed)
+
+    @contextmanager
+    def _guarded(self, act: str) -> Iterator[None]:
+        """A fault inside leaves an empty cache, not a failed request."""
+        try:
+            yield
+        except Exception as error:
+            self._fault(act, error)
+            self.clear()
 
     def evict_tips(self, num_tips: int, policy: Policy) -> None:
         """Evict whole tips in the order of `policy`, until at most `num_tips` are left or all

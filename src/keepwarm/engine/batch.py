@@ -102,6 +102,8 @@ class Group:
         self.rows = [row]
         self._caches: list[Any] = row.live.caches
         self._tokens = row.first_token  # (B,): drawn, not yet read by the model
+        self.read: list[Token] = []  # by the last step
+        self._is_read = False  # between reading these tokens and having the next
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -109,12 +111,6 @@ class Group:
     @property
     def longest(self) -> int:
         return max(row.live.position for row in self.rows)
-
-    def padding(self, row: Row) -> int:
-        """How many rows of padding there would be more if `row` joined: the short ones are
-        filled up to the length of the longest."""
-        mine, its = self.longest, row.live.position
-        return (its - mine) * len(self) if its > mine else mine - its
 
     def join(self, rows: Sequence[Row]) -> None:
         """Mutates. Raises whatever mlx-lm does when these caches cannot be merged; a group of
@@ -138,24 +134,27 @@ class Group:
 
     def step(self) -> list[Token | Exception]:
         """One token for each row, which the model has read when this returns; or what went
-        wrong with that row. Raises what the model raises."""
-        tokens = self._tokens  # (B,)
+        wrong with that row. Raises what the model raises; `read` then has the tokens that were
+        read before that."""
+        tokens, self.read, self._is_read = self._tokens, [], False  # (B,)
         logits = self._model(tokens[:, None], cache=self._caches)[:, -1, :]  # (B, vocab)
         self._start(tokens)
         if any(row.draw.is_guided or row.pending for row in self.rows):
             # What is drawn next depends on this token: let the model run while it is looked at.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
-            read = self._read(tokens)
-            self._tokens = self._draw(logits)
-            self._start(self._tokens)
+            self.read = self._read(tokens)
+            upcoming = self._draw(logits)
+            self._start(upcoming)
         else:
-            self._tokens = self._draw(logits)
-            self._start(self._tokens)
-            read = self._read(tokens)
-        return [row.error or token for row, token in zip(self.rows, read)]
+            upcoming = self._draw(logits)
+            self._start(upcoming)
+            self.read = self._read(tokens)
+        self._tokens, self._is_read = upcoming, False
+        return [row.error or token for row, token in zip(self.rows, self.read)]
 
     def _read(self, tokens: mx.array) -> list[Token]:
         values: list[int] = np.array(tokens).tolist()
+        self._is_read = True
         return [row.read(value) for row, value in zip(self.rows, values)]
 
     def _draw(self, logits: mx.array) -> mx.array:
@@ -177,10 +176,17 @@ class Group:
         pending = [array for row in self.rows for array in row.pending]
         mx.async_eval(tokens, pending)  # type: ignore[no-untyped-call]
 
-    def drawn(self) -> list[int]:
-        """The tokens of all rows that are drawn and not yet read."""
-        values: list[int] = np.array(self._tokens).tolist()
-        return values
+    def unread(self) -> dict[Row, int | None]:
+        """The token of each row that is drawn and not yet read by the model; None where that is
+        not known, or where it was read before the step failed."""
+        if self._is_read:
+            return dict.fromkeys(self.rows)
+        try:
+            values: list[int] = np.array(self._tokens).tolist()
+        except Exception:
+            log.exception("the tokens drawn last are lost")
+            return dict.fromkeys(self.rows)
+        return dict(zip(self.rows, values))
 
     def take(self, row: Row) -> None:
         """Give a row its own caches back, at the position it has reached. The row stays a part
@@ -206,6 +212,29 @@ class Group:
             merging.keep(self._caches, stay)
 
 
+class Broken(Exception):
+    """The states of these rows are lost; `unread` has the token of each that was drawn."""
+
+    def __init__(self, unread: dict[Row, int | None]) -> None:
+        super().__init__("caches could not be merged")
+        self.unread = unread
+
+
+class _Plan:
+    """Rows that are to join a group."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.rows: list[Row] = []
+
+    def padding(self, row: Row) -> int:
+        """How many rows of padding there would be more with `row`: the short ones are filled up
+        to the length of the longest."""
+        mine = max([self.group.longest, *(r.live.position for r in self.rows)])
+        its, count = row.live.position, len(self.group) + len(self.rows)
+        return (its - mine) * count if its > mine else mine - its
+
+
 class Batch:
     """All running sequences, in as few groups as their caches allow."""
 
@@ -223,35 +252,46 @@ class Batch:
 
     def add(self, rows: Sequence[Row], *, max_padding: int) -> None:
         """Let rows run with the others, or beside them where that takes more padding: all that
-        come at once are merged at once. Mutates."""
-        joining: dict[Group, list[Row]] = {}
+        come at once are merged at once. Mutates. Raises Broken when a group could not be
+        extended: it and the rows that were to join are in no group any more."""
+        plans = [_Plan(group) for group in self.groups]
         for row in rows:
-            group = self._group_for(row, max_padding)
-            if group is None:
+            plan = self._plan_for(row, plans, max_padding)
+            if plan is None:
                 self.groups.append(Group(self._model, row))
+                plans.append(_Plan(self.groups[-1]))
             else:
-                joining.setdefault(group, []).append(row)
-                max_padding -= group.padding(row)
-        for group, its_rows in joining.items():
-            self._join(group, its_rows)
+                max_padding -= plan.padding(row)
+                plan.rows.append(row)
+        for plan in plans:
+            if plan.rows:
+                self._join(plan.group, plan.rows)
 
-    def _group_for(self, row: Row, max_padding: int) -> Group | None:
+    def _plan_for(self, row: Row, plans: Sequence[_Plan], max_padding: int) -> _Plan | None:
         if not self.can_merge or row.is_apart:
             return None
-        groups = [group for group in self.groups if not group.rows[0].is_apart]
-        nearest = min(groups, key=lambda group: group.padding(row), default=None)
+        open_plans = [plan for plan in plans if not plan.group.rows[0].is_apart]
+        nearest = min(open_plans, key=lambda plan: plan.padding(row), default=None)
         is_near = nearest is not None and nearest.padding(row) <= max_padding
         return nearest if is_near else None
 
     def _join(self, group: Group, rows: Sequence[Row]) -> None:
         try:
             group.join(rows)
-        except Exception:
+        except Exception as error:
             if len(group) > 1:
-                raise
+                self.groups.remove(group)
+                unread = group.unread()
+                for row in rows:
+                    unread[row] = int(np.array(row.first_token)[0])
+                raise Broken(unread) from error
             log.warning("these caches cannot be merged: decoding in turn", exc_info=True)
             self.can_merge = False
             self.groups += [Group(self._model, row) for row in rows]
+
+    def clear(self) -> None:
+        """All rows leave, and no array is looked at. Mutates."""
+        self.groups = []
 
     def group_of(self, row: Row) -> Group:
         return next(group for group in self.groups if row in group.rows)

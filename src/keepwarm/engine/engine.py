@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -48,6 +49,14 @@ def _weights_bytes(model: Any) -> int:
     return sum(array.nbytes for _, array in flat)
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Something for the engine's thread to do; `refuse` is called instead when it has ended."""
+
+    run: Callable[[Core], None]
+    refuse: Callable[[Exception], None] = lambda _: None
+
+
 class Ticket:
     """A request that was accepted. Any thread."""
 
@@ -66,7 +75,7 @@ class Ticket:
 
     def follow_up(self, upcoming: Prompt) -> None:
         """Say what the next turn will begin with, once the reply has ended. Never waits."""
-        self._engine._send(lambda core: self._follow_up(core, upcoming))
+        self._engine._send(_Command(lambda core: self._follow_up(core, upcoming)))
 
     def _follow_up(self, core: Core, upcoming: Prompt) -> None:
         if self._sequence is not None:
@@ -94,8 +103,8 @@ class Engine:
         self._make_cache = make_cache
         self._settings = settings or EngineSettings()
         self._thread = threading.Thread(target=self._run, name="keepwarm-engine", daemon=True)
-        self._changed = threading.Condition()
-        self._commands: deque[Callable[[Core], None]] = deque()
+        self._changed = threading.Condition(threading.RLock())
+        self._commands: deque[_Command] = deque()
         self._num_entering = 0  # accepted, and not yet seen by the engine's thread
         self._phase = Phase.LOADING
         self._deadline: float | None = None
@@ -171,11 +180,11 @@ class Engine:
         Raises BadInput (TooLong, TooLarge) for what cannot be served, Overloaded when the
         queue is full and Unavailable when the engine is loading, stopping or stopped.
         """
-        if not self.is_ready:
-            raise Unavailable(f"the engine is {self._phase}")
+        self._check_ready()
         request = self._limits.fitted(request)
         ticket = Ticket(self, request)
         with self._changed:
+            self._check_ready()
             num_waiting = self._num_entering + self._num_queued
             if num_waiting >= self._settings.max_queue:
                 raise Overloaded(
@@ -183,8 +192,17 @@ class Engine:
                     retry_after_s=self._limits.retry_after_s(num_waiting),
                 )
             self._num_entering += 1
-        self._send(lambda core: self._enter(core, ticket, on_event))
+            self._send(
+                _Command(
+                    lambda core: self._enter(core, ticket, on_event),
+                    lambda error: on_event(Failed(error=error)),
+                )
+            )
         return ticket
+
+    def _check_ready(self) -> None:
+        if not self.is_ready:
+            raise Unavailable(f"the engine is {self._phase}")
 
     def stream(self, request: Request) -> Stream[Result]:
         """Submit a request and iterate over its events on this thread."""
@@ -200,9 +218,9 @@ class Engine:
             except Exception as error:
                 future.set_exception(error)
 
-        if not self.is_ready:
-            raise Unavailable(f"the engine is {self._phase}")
-        self._send(run)
+        with self._changed:
+            self._check_ready()
+            self._send(_Command(run, future.set_exception))
         return future.result()
 
     def _events(self, request: Request) -> Generator[Event, None, Result]:
@@ -217,25 +235,39 @@ class Engine:
                 if isinstance(event, Done):
                     assert event.result is not None
                     return event.result
-        except GeneratorExit:
+        except BaseException:  # closed, or interrupted at the keyboard
             ticket.cancel()
             raise
 
     # On the engine's thread
 
     def _run(self) -> None:
+        error: Exception = Unavailable("the server is stopping")
         try:
-            core = self._prepare()
-            self._serve(core)
-            core.end_all(Unavailable("the server is stopping"))
-        except Exception as error:
-            log.debug("the engine ends", exc_info=error)
-            self._error = error
+            self._serve(self._prepare())
+        except Exception as fault:
+            log.debug("the engine ends", exc_info=fault)
+            error = self._error = fault
         finally:
-            self._core = None
-            self._set_phase(Phase.STOPPED)
+            self._end(error)
             # mlx aborts the process at its exit when a thread that computed ended without this.
             mx.clear_streams()
+
+    def _end(self, error: Exception) -> None:
+        """Nobody is left without an answer."""
+        core, self._core = self._core, None
+        if core is not None:
+            core.end_all(error)
+        with self._changed:
+            self._phase = Phase.STOPPED
+            self._status = Status(phase=Phase.STOPPED)
+            commands, self._commands = list(self._commands), deque()
+            self._changed.notify_all()
+        for command in commands:
+            try:
+                command.refuse(error)
+            except Exception:
+                log.exception("a request could not be told that the engine has ended")
 
     def _prepare(self) -> Core:
         model, tokenizer = self._load()
@@ -244,6 +276,7 @@ class Engine:
         self.guides = Guides(self.tokenizer)
         mx.eval(model.parameters())
         cache = self._make_cache(model)
+        cache.keeps_secrets = True
         caches = cache.fresh().caches
         logits = model(mx.zeros((1, 4), dtype=mx.int32), cache=caches)
         mx.eval(logits, [layer.state for layer in caches])
@@ -284,7 +317,7 @@ class Engine:
         while self._commands:
             command = self._commands.popleft()
             try:
-                command(core)
+                command.run(core)
             except Exception:
                 log.exception("a command to the engine failed")
 
@@ -300,7 +333,7 @@ class Engine:
     @property
     def _num_queued(self) -> int:
         core = self._core
-        return core.scheduler.num_queued if core is not None else 0
+        return core.queue.num_waiting if core is not None else 0
 
     def _wait(self) -> None:
         with self._changed:
@@ -308,27 +341,22 @@ class Engine:
                 lambda: self._commands or self._phase is Phase.STOPPING, timeout=1.0
             )
 
-    def _send(self, command: Callable[[Core], None]) -> None:
-        self._commands.append(command)
-        self._wake()
+    def _send(self, command: _Command) -> None:
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify_all()
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def _set_phase(self, phase: Phase) -> None:
-        with self._changed:
-            self._phase = phase
-            self._status = Status(phase=phase)
-            self._changed.notify_all()
-
     def _refresh_status(self, core: Core) -> None:
         self._status_at = monotonic()
-        layout, scheduler = core.cache.layout, core.scheduler
+        layout = core.cache.layout
         self._status = Status(
             phase=self._phase if self._phase is not Phase.LOADING else Phase.READY,
-            num_queued=scheduler.num_queued,
-            num_prefilling=len(scheduler.started),
+            num_queued=core.queue.num_waiting,
+            num_prefilling=len(core.queue.started),
             num_decoding=len(core.batch),
             live_bytes=core.live_bytes,
             memory_bytes=self._limits.memory_bytes,

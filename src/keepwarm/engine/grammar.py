@@ -34,7 +34,8 @@ _NAMES = {
     GrammarKind.REGEX: "regular expression",
 }
 _MAX_WORDS_LEN = 1000
-_NUM_KEPT = 32  # compiled grammars; applications send the same few again and again
+# Compiled grammars: those of all requests that may wait, so that none is compiled again later.
+_NUM_KEPT = 320
 
 
 def any_object() -> Grammar:

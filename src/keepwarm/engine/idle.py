@@ -12,8 +12,7 @@ from typing import Any
 
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.prefill import Warming
-from keepwarm.engine.scheduler import shared_len
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Prompt, shared_len
 
 # Less is not worth a pass over the weights: the next request reads it along with its own.
 _MIN_TOKENS = 16
@@ -57,6 +56,15 @@ class Idle:
         return self._current is not None or bool(self._offers)
 
     @property
+    def next_len(self) -> int:
+        """The tokens that live caches will be made for by the next step; 0 when they are there."""
+        return len(self._offers[-1].prompt) if self._offers and self._current is None else 0
+
+    def drop_next(self) -> None:
+        """There is no room for the newest offer. Mutates."""
+        self._offers.pop()
+
+    @property
     def reading(self) -> Prompt | None:
         """The prompt that live caches are held for."""
         return self._current[0].prompt if self._current else None
@@ -91,11 +99,15 @@ class Idle:
         """A request came: keep what was read, and come back later. Mutates."""
         if self._current is not None:
             offer, warming = self._current
-            warming.keep()
-            is_left = not warming.is_done
-            self._end()
-            if is_left:
+            self.give_up()
+            if not warming.is_done:
                 self._offers.append(offer)
+
+    def give_up(self) -> None:
+        """Keep what was read, and leave the rest. Mutates."""
+        if self._current is not None:
+            self._current[1].keep()
+            self._end()
 
     def _end(self) -> None:
         assert self._current is not None
@@ -111,11 +123,11 @@ class Idle:
     def came(self, prompt: Prompt, namespace: str, cached_len: int) -> None:
         """A request came: count what it found, and drop what it makes superfluous. Mutates."""
         self._forget(prompt, namespace)
-        for key, record in list(self._records.items()):
-            is_same = key[0] == namespace and record.end <= cached_len
-            if is_same and prompt.digest(record.end) == key[1]:
+        own = [(record.end, key) for key, record in self._records.items() if key[0] == namespace]
+        for end, key in sorted(own):  # rising, so that each digest goes on from the last
+            if end <= cached_len and prompt.digest(end) == key[1]:
+                record = self._records.pop(key)
                 self.num_saved += record.end - record.start
-                del self._records[key]
 
     def _forget(self, prompt: Prompt, namespace: str) -> None:
         """Drop offers of the conversation that `prompt` goes on with."""

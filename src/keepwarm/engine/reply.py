@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
+
+log = logging.getLogger("keepwarm.engine")
 
 
 class ReplyText:
@@ -18,24 +21,27 @@ class ReplyText:
 
     def push(self, token: int) -> str:
         """The text that is certain with this token. Mutates."""
-        try:
-            self._detokenizer.add_token(token)
-        except (IndexError, KeyError):
-            # A model may have more tokens than its tokenizer.
-            return ""
-        return self._give(self._detokenizer.last_segment)
+        return self._give(self._segment(lambda: self._detokenizer.add_token(token)))
 
     def end(self) -> str:
         """What was held back, at the end of the reply. Mutates."""
         if self.is_stopped:
             return ""
-        self._detokenizer.finalize()
-        given = self._give(self._detokenizer.last_segment)
+        given = self._give(self._segment(self._detokenizer.finalize))
         if not self.is_stopped:
             rest, self._held = self._held, ""
             self.text += rest
             given += rest
         return given
+
+    def _segment(self, act: Callable[[], None]) -> str:
+        try:
+            act()
+            return str(self._detokenizer.last_segment)
+        except Exception as error:
+            # A model may have more tokens than its tokenizer; that is no reason to stop.
+            log.debug("a token has no text: %r", error)
+            return ""
 
     def _give(self, piece: str) -> str:
         self._held += piece

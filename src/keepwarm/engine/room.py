@@ -57,12 +57,19 @@ class Room:
                 break
         return found
 
+    def is_free(self, live_bytes: int) -> bool:
+        """Whether there is that much without evicting anything."""
+        return live_bytes + self._cache.ledger.held_bytes <= self.memory_bytes
+
     def make(self, live_bytes: int) -> bool:
-        """Evict what is in the way of that much. False when what is pinned does not allow it."""
+        """Evict what is in the way of that much. False when it cannot be, or when what is pinned
+        does not allow it."""
+        if live_bytes > self.memory_bytes:
+            return False
         budget = self._cache.ledger.budget_bytes
         lent = max(0, budget - (self.memory_bytes - live_bytes))
         if (live_bytes, lent) == self._last:
             return True
-        is_made = self._cache.lend(min(lent, budget)) and live_bytes <= self.memory_bytes
+        is_made = self._cache.lend(min(lent, budget))
         self._last = (live_bytes, lent) if is_made else None
         return is_made

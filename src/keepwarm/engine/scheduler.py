@@ -7,16 +7,20 @@ B   |system prompt ------|another question --|            waits until A has pass
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from keepwarm.prompt.boundaries import Tokens
+from keepwarm.prompt.boundaries import Tokens, shared_len
 
 # A stop that is made only because prompts part there costs one more pass over the weights; it
 # must save the waiting prompts at least this many tokens in sum.
 _MIN_SAVED = 8
+
+# Rows that can be cut need no stop of their own where the next one is this near.
+_NEAR = 512
+
+# Waiting for less than this is not worth it.
+_MIN_GAIN = 16
 
 # One chunk in this many goes to whoever waits longest, so that short prompts starve nobody.
 _TURN_OF_OLDEST = 4
@@ -39,24 +43,17 @@ class Job:
         return len(self.tokens) - self.position
 
 
-def shared_len(a: Tokens, b: Tokens) -> int:
-    """How many tokens two prompts have in common from the start."""
-    upto = min(len(a), len(b))
-    differs = a[:upto] != b[:upto]
-    return int(np.argmax(differs)) if differs.any() else upto
-
-
 class Scheduler:
     """Orders the prompts that are not read yet. Mutated by the engine only."""
 
     # How far into the queue it looks: what lies behind would wait anyway.
-    WINDOW = 64
+    WINDOW = 32
 
     def __init__(self, *, can_cut: bool, may_add_stops: bool) -> None:
         """`can_cut`: rows can be restored at any token, not only at a checkpoint.
         `may_add_stops`: a checkpoint may be made just because waiting prompts part there."""
         self._can_cut = can_cut
-        self._may_add_stops = may_add_stops and not can_cut
+        self._may_add_stops = may_add_stops
         self._jobs: list[Job] = []  # by arrival
         self._shared: dict[tuple[int, int], int] = {}
         self._num_picks = 0
@@ -86,28 +83,37 @@ class Scheduler:
         self._jobs.remove(job)
         self._shared = {pair: n for pair, n in self._shared.items() if id(job) not in pair}
 
-    def ready(self) -> list[Job]:
-        """Those in the window that need not wait for another one. Notes in each of the others
-        the position it waits for."""
-        ahead, ready = [(job, self.partings(job)) for job in self.started], []
+    def clear(self) -> None:
+        """Mutates."""
+        self._jobs, self._shared = [], {}
+
+    def ready(self, fitting: list[Job]) -> list[Job]:
+        """Those of `fitting` (queued jobs that there is room for, the oldest first) that need not
+        wait for another one. Notes in each job of the window what it waits for."""
         for job in self.window:
+            job.waits_for = None
+        ahead = [(job, self.partings(job)) for job in self.started]
+        ready = []
+        for job in fitting:
             goals = [self._goal(other, extra, job) for other, extra in ahead]
             job.waits_for = max((goal for goal in goals if goal is not None), default=None)
             if job.waits_for is None:
                 ready.append(job)
-            ahead.append((job, self.partings(job)))
+            ahead.append((job, []))
         return ready
 
     def _goal(self, other: Job, extra: list[int], job: Job) -> int | None:
         """How far `job` can start once `other` has got there, if that is still ahead."""
         shared = min(self._shared_len(other, job), len(job.tokens) - 1)
-        if self._can_cut:
-            goal = min(shared, other.stops[-1] if other.stops else 0)
-            reached = other.stops[bisect_left(other.stops, goal)] if goal else 0
-        else:
-            stops = [stop for stop in (*other.stops, *extra) if stop <= shared]
-            goal = reached = max(stops, default=0)
-        is_ahead = goal > job.position and other.position < reached
+        if shared - job.position < _MIN_GAIN:
+            return None
+        stops = sorted({*other.stops, *extra}) if extra else other.stops
+        place = bisect_right(stops, shared)
+        before = stops[place - 1] if place else 0
+        # Rows that can be cut are there once the stop behind them was reached.
+        is_cut = self._can_cut and before < shared and place < len(stops)
+        goal, reached = (shared, stops[place]) if is_cut else (before, before)
+        is_ahead = goal - job.position >= _MIN_GAIN and other.position < reached
         return goal if is_ahead else None
 
     def partings(self, job: Job) -> list[int]:
@@ -119,8 +125,10 @@ class Scheduler:
             shared = 0 if other is job else self._shared_len(job, other)
             if not job.position < shared < min(len(job.tokens), len(other.tokens)):
                 continue
-            before = bisect_right(job.stops, shared)
-            start = max(other.position, job.stops[before - 1] if before else 0)
+            place = bisect_right(job.stops, shared)
+            start = max(other.position, job.stops[place - 1] if place else 0)
+            if self._can_cut and place < len(job.stops) and job.stops[place] - shared < _NEAR:
+                continue  # soon the rows are there anyway, and can be cut
             if shared > start:
                 saved[shared] = saved.get(shared, 0) + shared - start
         return sorted(at for at, tokens in saved.items() if tokens >= _MIN_SAVED)

@@ -29,15 +29,15 @@ class Sequence:
     request: Request
     on_event: OnEvent
     reply: ReplyText
-    job: Job
+    job: Job | None = None  # while its prompt is not read
     arrived: float = field(default_factory=perf_counter)
     is_cancelled: bool = False  # set on any thread, seen between two chunks
     prefill: Prefill | None = None
     draw: Draw | None = None
     row: Row | None = None
     tokens: list[int] = field(default_factory=list)
-    replay: list[int] = field(default_factory=list)  # drawn before it was preempted
-    num_known: int = 0  # tokens of the replay that were given out before
+    drawn: int | None = None  # before it was preempted, and not passed on
+    num_known: int = 0  # tokens that are generated again, and were passed on before
     runs_apart: bool = False  # a step together with others failed
     source: Source = Source.NONE
     cached_len: int = 0
@@ -66,11 +66,15 @@ class Sequence:
             log.exception("an event could not be delivered; the request is cancelled")
             self.is_cancelled = True
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was done for it yet."""
+        return not self.timings.queue_s
+
     def begin(self, prefill: Prefill) -> None:
         """The prompt is being read now, perhaps for the second time. Mutates."""
-        is_first = not self.timings.queue_s
         self.prefill = prefill
-        if is_first:
+        if self.is_new:
             prefill.timings.queue_s = max(perf_counter() - self.arrived, 1e-9)
             self.timings = prefill.timings
             self.cached_len, self.reason = prefill.cached_len, prefill.reason
@@ -78,11 +82,19 @@ class Sequence:
                 self.source = Source.NONE
             elif self.source is Source.NONE:
                 self.source = Source.RAM
-            self.tell_reading()
+        else:
+            self.timings.lookup_s += prefill.timings.lookup_s
+            self.timings.restore_s += prefill.timings.restore_s
+            prefill.timings = self.timings
+        self.has_read()
 
-    def tell_reading(self) -> None:
+    def has_read(self) -> None:
+        """The prompt was read up to where the prefill stands: note it and tell. Mutates."""
         assert self.prefill is not None
-        position, total = self.prefill.live.position, len(self.prefill.prompt)
+        if self.job is not None:
+            self.job.is_started, self.job.position = True, self.prefill.live.position
+        total = len(self.prompt)
+        position = min(self.prefill.live.position, total)
         self.tell(Reading(position=position, prompt_tokens=total, cached_tokens=self.cached_len))
 
     def run(self, row: Row) -> None:
@@ -95,6 +107,7 @@ class Sequence:
         if self.num_known:
             self.num_known -= 1
             return None
+        self.drawn = None
         if not self.tokens:
             self.timings.first_token_s = perf_counter() - self.arrived
         self.tokens.append(token.value)
@@ -110,8 +123,7 @@ class Sequence:
         """Closes the text: what was held back is given out. Mutates."""
         if rest := self.reply.end():
             self.tell(Delta(rest))
-        if self._decoding_since:
-            self.timings.decode_s += perf_counter() - self._decoding_since
+        self._stop_clock()
         return Result(
             text=self.reply.text,
             tokens=self.tokens,
@@ -123,16 +135,25 @@ class Sequence:
             source=self.source,
         )
 
-    def pause(self, *, drawn: int | None, replays: bool) -> None:
-        """Forget the model's state, but nothing of the reply: it is read again later.
-
-        `drawn` was drawn but not passed on; with `replays` the reply is not read as a part of
-        the prompt but decoded again, token by token. Mutates.
-        """
-        if not self.num_known:  # otherwise it was in the middle of the same replay
-            self.replay = [*(self.tokens if replays else ()), *([] if drawn is None else [drawn])]
-        self.num_known = len(self.tokens) if replays else 0
+    def pause(self, *, drawn: int | None) -> None:
+        """Forget the model's state, but nothing of the reply: it is read again later. `drawn` was
+        drawn in decode but not passed on. Mutates."""
+        if drawn is not None and not self.num_known:  # else it was generating anew what is known
+            self.drawn = drawn
+        self._stop_clock()
         self.release()
+
+    def replay(self, *, exact: bool) -> list[int]:
+        """The tokens that are not drawn again: what was drawn and not passed on; in exact mode
+        behind the whole reply, which is decoded again and not read. Mutates."""
+        known = self.tokens if exact else []
+        self.num_known = len(known)
+        return [*known, *([] if self.drawn is None else [self.drawn])]
+
+    def _stop_clock(self) -> None:
+        if self._decoding_since:
+            self.timings.decode_s += perf_counter() - self._decoding_since
+            self._decoding_since = 0.0
 
     def unpin(self) -> None:
         """Let go of what is held in the cache. Mutates."""
@@ -144,6 +165,11 @@ class Sequence:
         self.unpin()
         self.prefill = self.row = None
 
-    def fail(self, error: Exception) -> None:
+    def end(self) -> None:
+        """Nothing of the model is held any more, wherever this object is kept. Mutates."""
         self.release()
+        self.draw = None
+
+    def fail(self, error: Exception) -> None:
+        self.end()
         self.tell(Failed(error=error))

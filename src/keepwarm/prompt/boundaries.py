@@ -35,6 +35,18 @@ class Boundary:
     kind: BoundaryKind
 
 
+def shared_len(one: Tokens, other: Tokens) -> int:
+    """How many tokens two prompts begin with in common. Cheap where they part early."""
+    upto, start, width = min(len(one), len(other)), 0, 256
+    while start < upto:
+        end = min(start + width, upto)
+        differs = one[start:end] != other[start:end]
+        if differs.any():
+            return start + int(np.argmax(differs))
+        start, width = end, 4 * width
+    return upto
+
+
 class PrefixHasher:
     """Hashes a growing token prefix: equal digests mean equal tokens from the very start."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keepwarm.errors import RenderError
-from keepwarm.prompt.boundaries import BoundaryKind, Prompt
+from keepwarm.prompt.boundaries import BoundaryKind, Prompt, shared_len
 from keepwarm.prompt.messages import Message
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.template import Tokenizer
@@ -44,8 +44,8 @@ def follow_up(
         )
     except RenderError:
         return None
-    shared_len = _common_len(one, other)
-    kept = [boundary for boundary in one.boundaries if boundary.position <= shared_len]
+    shared = shared_len(one.tokens, other.tokens)
+    kept = [boundary for boundary in one.boundaries if boundary.position <= shared]
     ends = [boundary.position for boundary in kept if boundary.kind is BoundaryKind.MESSAGE]
     if not ends:
         return None
@@ -57,7 +57,7 @@ def follow_up(
 def continues(read: Prompt, upcoming: Prompt) -> bool:
     """Whether `upcoming` begins with all the tokens that were `read`: then a state that cannot be
     cut is of use to it."""
-    return _common_len(read, upcoming) == len(read)
+    return shared_len(read.tokens, upcoming.tokens) == len(read)
 
 
 def _next_messages(reply_message: Mapping[str, Any], content: str) -> list[Message]:
@@ -75,10 +75,3 @@ def _next_messages(reply_message: Mapping[str, Any], content: str) -> list[Messa
         }
         for call in calls
     ]
-
-
-def _common_len(one: Prompt, other: Prompt) -> int:
-    """How many tokens two prompts begin with in common."""
-    length = min(len(one), len(other))
-    parted = (one.tokens[:length] != other.tokens[:length]).nonzero()[0]
-    return int(parted[0]) if len(parted) else length

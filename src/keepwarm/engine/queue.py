@@ -1,0 +1,101 @@
+"""The requests whose prompts are not read to their end: what waits and what is being read.
+
+Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keepwarm.cache.placement import StopKind
+from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.scheduler import Job, Scheduler
+from keepwarm.engine.sequence import Sequence
+from keepwarm.events import Source
+from keepwarm.prompt.boundaries import Prompt
+
+
+class Queue:
+    """Knows for each sequence how much of it the cache has, and lets the scheduler decide."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        layout = cache.layout
+        is_cut = layout is not None and layout.can_cut and not cache.exact
+        self._cache = cache
+        self._scheduler = Scheduler(can_cut=is_cut, may_add_stops=not cache.exact)
+        self._by_job: dict[Job, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_job)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return list(self._by_job.values())
+
+    @property
+    def started(self) -> list[Sequence]:
+        return [self._by_job[job] for job in self._scheduler.started]
+
+    @property
+    def num_waiting(self) -> int:
+        return self._scheduler.num_queued
+
+    def prompt_of(self, sequence: Sequence) -> Prompt:
+        """What is to be read: of a preempted sequence the reply too, where prefilled rows may
+        stand for decoded ones."""
+        return sequence.prompt if self._cache.exact else sequence.read
+
+    def add(self, sequence: Sequence) -> None:
+        """A new sequence, or one that was preempted. Mutates."""
+        tokens = self.prompt_of(sequence).tokens
+        sequence.job = Job(tokens, sequence.request.namespace, sequence.arrived)
+        self._look_up(sequence)
+        self._by_job[sequence.job] = sequence
+        self._scheduler.add(sequence.job)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Its prompt is read, or it is given up. Mutates; it may have left before."""
+        if sequence.job is not None and self._by_job.pop(sequence.job, None) is not None:
+            self._scheduler.remove(sequence.job)
+
+    def clear(self) -> None:
+        """Mutates."""
+        self._by_job = {}
+        self._scheduler.clear()
+
+    def ready(self, fitting: Callable[[list[Job]], list[Job]]) -> list[Sequence]:
+        """Those that may start now: there is room, and nobody is computing what they begin with.
+        Looks anew at what those can start from who waited for another one. Mutates."""
+        window = self._scheduler.window
+        waited = [job for job in window if job.waits_for is not None]
+        ready = self._scheduler.ready(fitting(window))
+        for job in waited:
+            if job.waits_for is None:  # what it waited for is there, or will not come
+                before = job.position
+                self._look_up(self._by_job[job])
+                if job.position > before:
+                    self._by_job[job].source = Source.INFLIGHT
+        return [self._by_job[job] for job in ready]
+
+    def pick(self, ready: list[Sequence]) -> Sequence | None:
+        """Whose chunk is read next, among those begun and `ready`. Counts its picks."""
+        picked = self._scheduler.pick([s.job for s in ready if s.job is not None])
+        return self._by_job[picked] if picked is not None else None
+
+    def plan_stops(self, sequence: Sequence) -> None:
+        """Stop where waiting prompts part, besides its own stops. Mutates the prefill."""
+        job, prefill = sequence.job, sequence.prefill
+        assert job is not None
+        assert prefill is not None
+        for position in self._scheduler.partings(job):
+            prefill.stop_at(position)
+        job.stops = prefill.stops
+
+    def _look_up(self, sequence: Sequence) -> None:
+        """Learn where it could start now, and where it would stop."""
+        job = sequence.job
+        assert job is not None
+        match = self._cache.peek(self.prompt_of(sequence), namespace=job.namespace)
+        stops = self._cache.stops(match, start=match.cached_len)
+        job.position = match.cached_len
+        job.stops = [stop.position for stop in stops if stop.kind is not StopKind.END]
