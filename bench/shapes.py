@@ -9,6 +9,7 @@ it; elsewhere the columns hardly differ.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -41,6 +42,32 @@ def passes(model: Any, length: int, start: int) -> list[float]:
     return means
 
 
+def alone(act: Callable[[int], mx.array], lengths: Sequence[int]) -> str:
+    """Milliseconds of one operation by itself, each time with another length."""
+    times = []
+    for length in lengths:
+        began = perf_counter()
+        mx.eval(act(length))
+        times.append(1e3 * (perf_counter() - began))
+    return ", ".join(f"{ms:.1f}" for ms in times)
+
+
+def show_alone() -> None:
+    dtype, lengths = mx.bfloat16, range(5000, 5200, 37)
+    queries = mx.random.normal((1, 16, 512, 128)).astype(dtype)
+    rows = mx.random.normal((1, 8, max(lengths), 128)).astype(dtype)
+    weights = mx.random.normal((1024, 3072)).astype(dtype)
+    inputs = mx.random.normal((max(lengths), 1024)).astype(dtype)
+    mx.eval(queries, rows, weights, inputs)
+
+    def attention(length: int) -> mx.array:
+        past = rows[:, :, :length]
+        return mx.fast.scaled_dot_product_attention(queries, past, past, scale=1.0, mask="causal")
+
+    print(f"attention of 512 over 5,000 and more: {alone(attention, lengths)} ms")
+    print(f"a product of 5,000 and more rows: {alone(lambda n: inputs[:n] @ weights, lengths)} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=SHAPES)
@@ -55,6 +82,7 @@ def main() -> None:
     for length in LENGTHS:
         first, again, third = passes(model, length, args.start)
         print(f"{length:>8}{first:>10.1f}{again:>10.1f}{third:>12.1f}")
+    show_alone()
 
 
 if __name__ == "__main__":
