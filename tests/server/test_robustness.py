@@ -263,3 +263,17 @@ def test_many_clients_at_once_are_all_answered(server: Served) -> None:
         statuses = list(pool.map(ask, range(150)))
     assert [status for i, status in enumerate(statuses) if i % 3 == 1] == [400] * 50
     assert {status for i, status in enumerate(statuses) if i % 3 != 1} == {200}
+
+
+def test_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keepwarm.server.body.READ_S", 0.2)
+    with served() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\n"
+            head += "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            connection.sendall(head.encode())
+            answer = connection.makefile("rb").read().decode()
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert '"code":"body_too_slow"' in answer.replace(" ", "")
+        assert server.chat().status_code == 200

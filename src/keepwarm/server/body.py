@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from asyncio import timeout
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn
 
@@ -18,6 +19,8 @@ from keepwarm.server.errors import ApiError, as_written, refused
 
 # Deep enough for any schema; Python's own recursion ends at about ten times that.
 MAX_DEPTH = 100
+# A body that does not come would hold a connection for ever.
+READ_S = 60.0
 # Parsing more than this would hold up the streams that share the event loop.
 _LARGE_BYTES = 1 << 18
 _NAME_LEN = 80
@@ -35,14 +38,21 @@ class BodyRequest(Request):
                 stated
             ) > limit:
                 raise _too_large(limit)
-            chunks, num_bytes = [], 0
-            async for chunk in self.stream():
-                num_bytes += len(chunk)
-                if num_bytes > limit:
-                    raise _too_large(limit)
-                chunks.append(chunk)
-            self._body = b"".join(chunks)
+            try:
+                async with timeout(READ_S):
+                    self._body = await self._read(limit)
+            except TimeoutError as error:
+                raise _too_slow() from error
         return self._body
+
+    async def _read(self, limit: int) -> bytes:
+        chunks, num_bytes = [], 0
+        async for chunk in self.stream():
+            num_bytes += len(chunk)
+            if num_bytes > limit:
+                raise _too_large(limit)
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     async def json(self) -> Any:
         body = await self.body()
@@ -160,6 +170,15 @@ def _check_characters(value: Any) -> None:
 
 def _too_deep() -> ApiError:
     return refused(f"the body nests deeper than {MAX_DEPTH} levels", code="invalid_json")
+
+
+def _too_slow() -> ApiError:
+    return ApiError(
+        408,
+        f"the body did not come within {READ_S:g} s",
+        code="body_too_slow",
+        headers={"Connection": "close"},
+    )
 
 
 def _too_large(limit: int) -> ApiError:

@@ -90,7 +90,7 @@ async def model(request: Request, name: str) -> Response:
 @router.post(
     "/tokenize",
     response_model=replies.Tokenized,
-    responses=replies.problems(400, *replies.GUARDED, 413, 415, 500, 503),
+    responses=replies.problems(400, *replies.GUARDED, 408, 413, 415, 500, 503),
     tags=["Server"],
 )
 async def tokenize(request: Request, asked: TokenizeRequest) -> Response:

@@ -164,6 +164,7 @@ _WORDS = {
     401: "An API key is needed.",
     403: "The server does not answer to this Host.",
     404: "There is nothing here.",
+    408: "The body did not come in time.",
     413: "The body is larger than the server takes, or needs more memory than there is.",
     415: "The body is not JSON.",
     429: "The queue is full; `Retry-After` says when to try again.",
@@ -178,7 +179,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 GUARDED = (401, 403)
-GENERATES = (400, *GUARDED, 413, 415, 429, 500, 503)
+GENERATES = (400, *GUARDED, 408, 413, 415, 429, 500, 503)
 EVENTS: dict[str, Any] = {
     "description": "The answer, or with `stream` its parts as server-sent events.",
     "content": {"text/event-stream": {}},

@@ -50,7 +50,7 @@ def format_grammar(guides: Guides, wanted: ResponseFormat | None) -> Grammar | N
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return any_object()
+        return _checked(guides, any_object(), "response_format")
     assert wanted.json_schema is not None  # the schema of requests has seen to that
     text = json.dumps(wanted.json_schema.schema_, ensure_ascii=False)
     return _checked(guides, Grammar(GrammarKind.JSON_SCHEMA, text), "response_format")
