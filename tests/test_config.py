@@ -19,7 +19,7 @@ def test_defaults_are_those_of_the_table() -> None:
 def test_flag_goes_before_environment_before_file_before_default(tmp_path: Path) -> None:
     file = tmp_path / "keepwarm.toml"
     file.write_text("max-queue = 3\nmax-running = 4\nport = 5\n")
-    env = {"KEEPWARM_MAX_QUEUE": "6", "KEEPWARM_PORT": "7", "KEEPWARM_OTHER": "x"}
+    env = {"KEEPWARM_MAX_QUEUE": "6", "KEEPWARM_PORT": "7", "OTHER": "x"}
     config = read_config({"port": "8", "max-running": None}, env, file)
     assert (config.port, config.max_queue, config.max_running) == (8, 6, 4)
     assert config.max_tokens == 16384
@@ -179,3 +179,21 @@ def test_file_that_cannot_be_read_is_told(content: str | None, tmp_path: Path) -
 def test_every_setting_is_documented() -> None:
     page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert [s.name for _, s in settings() if f"| `{s.name}` |" not in page] == []
+
+
+@pytest.mark.parametrize("given", [{"api-key": [""]}, {"api-key": [" ", ""]}])
+def test_empty_key_does_not_open_the_server(given: dict[str, list[str]]) -> None:
+    with pytest.raises(BadInput, match="--api-key: this is empty"):
+        read_config(given, {})
+    with pytest.raises(BadInput, match="KEEPWARM_API_KEY: this is empty"):
+        read_config({}, {"KEEPWARM_API_KEY": ""})
+
+
+def test_variable_that_is_no_setting_is_named() -> None:
+    with pytest.raises(BadInput, match="there is no setting called KEEPWARM_MAX_QUEU"):
+        read_config({}, {"KEEPWARM_MAX_QUEU": "3", "OTHER": "4"})
+
+
+def test_text_for_a_number_is_told_in_plain_words() -> None:
+    with pytest.raises(BadInput, match="--port: 'abc' is no whole number"):
+        read_config({"port": "abc"}, {})

@@ -20,6 +20,8 @@ from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill
 from keepwarm.errors import BadInput
 
 ENV_PREFIX = "KEEPWARM_"
+# What the tests read.
+_NOT_SETTINGS = frozenset({"KEEPWARM_TEST_DEVICE", "KEEPWARM_SOAK_S"})
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -88,17 +90,16 @@ class Setting:
     choices: tuple[str, ...] | None = None
     is_many: bool = False
     is_positional: bool = False
+    is_secret: bool = False
 
     @property
     def env(self) -> str:
         return ENV_PREFIX + self.name.upper().replace("-", "_")
 
 
-def _setting(
-    default: Any, name: str, group: str, words: str, *, is_secret: bool = False, **more: Any
-) -> Any:
-    metadata = {"setting": Setting(name, group, words, **more)}
-    return field(default=default, metadata=metadata, repr=not is_secret)
+def _setting(default: Any, name: str, group: str, words: str, **more: Any) -> Any:
+    setting = Setting(name, group, words, **more)
+    return field(default=default, metadata={"setting": setting}, repr=not setting.is_secret)
 
 
 _MODEL, _SERVER, _CACHE, _ENGINE, _REPLY = "model", "server", "cache", "engine", "replies"
@@ -189,7 +190,11 @@ class Config:
     )
     policy: str = _setting("worth", "policy", _CACHE, "what to evict first", choices=POLICIES)
     kv_bits: int | None = _setting(
-        None, "kv-bits", _CACHE, "quantize the rows of attention (4 or 8); off by default", read=int
+        None,
+        "kv-bits",
+        _CACHE,
+        "quantize the rows of attention to 2, 3, 4, 5, 6 or 8 bits; replies then decode in turn",
+        read=int,
     )
     kv_group_size: int = _setting(
         64, "kv-group-size", _CACHE, "numbers that share a scale when quantized", read=int
@@ -253,7 +258,7 @@ class Config:
             ("min-span", 0 < self.min_span <= self.prefill_step, "from 1 to prefill-step"),
         ):
             if not is_good:
-                raise BadInput(f"{name} must be {wanted}")
+                raise BadInput(f"--{name} must be {wanted}")
 
     def engine_settings(self) -> EngineSettings:
         """Raises BadInput."""
@@ -292,23 +297,43 @@ def read_config(
             if given is not None:
                 values[found.name] = _read(setting, given, where)
                 break
+    unknown = _unknown_in(env)
+    if unknown:
+        raise BadInput(f"there is no setting called {', '.join(unknown)}")
     values["api_keys"] = (*values.get("api_keys", ()), *_keys_in(values.get("api_key_file")))
     return Config(**values)
+
+
+def _unknown_in(env: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings and are none: a letter too few would go unnoticed."""
+    known = {setting.env for _, setting in settings()}
+    return sorted(
+        name
+        for name in env
+        if name.startswith(ENV_PREFIX) and name not in known and name not in _NOT_SETTINGS
+    )
 
 
 def _read(setting: Setting, given: Any, where: str) -> Any:
     try:
         if setting.is_many:
             items = given.split(",") if isinstance(given, str) else given
-            return tuple(text for item in items if (text := str(item).strip()))
+            texts = tuple(text for item in items if (text := str(item).strip()))
+            if setting.is_secret and not texts:
+                # A variable that is not set would otherwise open the server to all.
+                raise BadInput("this is empty; leave it out to serve without a key")
+            return texts
         if isinstance(given, dict):
             return given
         text = str(given)
         if setting.choices is not None and text not in setting.choices:
             raise BadInput(f"use one of {', '.join(setting.choices)}, not {text!r}")
         return setting.read(text)
-    except (BadInput, ValueError, TypeError) as error:
+    except BadInput as error:
         raise BadInput(f"{where}: {error}") from error
+    except (ValueError, TypeError) as error:
+        kind = "whole number" if setting.read is int else "number"
+        raise BadInput(f"{where}: {given!r} is no {kind}") from error
 
 
 def _read_file(file: Path) -> dict[str, Any]:

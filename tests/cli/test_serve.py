@@ -182,7 +182,7 @@ def test_wrong_setting_is_one_line(capsys: Any, folder: Path) -> None:
 def test_port_that_is_taken_is_one_line(capsys: Any, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert "cannot listen" in told(capsys, "serve", str(folder), "--port", port)
+        assert "is in use" in told(capsys, "serve", str(folder), "--port", port)
 
 
 def test_model_that_cannot_be_loaded_is_one_line(capsys: Any, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.tool_parsers import mistral
+from mlx_lm.tool_parsers import json_tools, mistral
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from keepwarm.engine.grammar import Guides
 from keepwarm.engine.request import Grammar, GrammarKind
@@ -192,3 +194,36 @@ def test_names_are_quoted_as_json_is() -> None:
     grammar = grammar_of(tools=[tool], tool_choice="required")
     name = json.dumps(tool["function"]["name"])
     assert accepts(grammar, f'<tool_call>\n{{"name": {name}, "arguments": {{}}}}\n</tool_call>')
+
+
+def test_tags_that_the_tokenizer_does_not_call_special_can_be_called() -> None:
+    """As Qwen's are: llguidance takes them for special by their look."""
+    plain = make_tokenizer(TEMPLATE, extra_tokens=MARKUP)
+    content = json.loads(plain.backend_tokenizer.to_str())
+    for added in content["added_tokens"]:
+        added["special"] = added["content"] not in ("<tool_call>", "</tool_call>")
+    plain = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)), eos_token=plain.eos_token
+    )
+    plain.chat_template = TEMPLATE
+    wrapped = TokenizerWrapper(
+        plain,
+        tool_parser=json_tools.parse_tool_call,
+        tool_call_start=json_tools.tool_call_start,
+        tool_call_end=json_tools.tool_call_end,
+    )
+    its_guides = Guides(wrapped)
+    asked = {"messages": [USER], "tools": [WEATHER], "tool_choice": "required"}
+    request = ChatRequest.model_validate(asked)
+    prompt = render_chat(wrapped, request.plain_messages())
+    grammar = chat_grammar(its_guides, wrapped, request, prompt)
+    assert grammar is not None
+    guide = its_guides.guide(grammar)
+    for token in wrapped.encode(PARIS, add_special_tokens=False):
+        mask = guide.mask(len(plain))
+        assert mask is not None
+        assert mask[token]
+        guide.accept(token)
+    mask = guide.mask(len(plain))
+    assert mask is not None
+    assert mask[plain.eos_token_id]

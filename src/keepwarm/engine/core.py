@@ -26,6 +26,7 @@ from keepwarm.engine.sampling import Draw
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.tally import Tally
 from keepwarm.engine.warmth import Warmth
+from keepwarm.errors import BadInput
 from keepwarm.events import Done
 
 log = logging.getLogger("keepwarm.engine")
@@ -152,9 +153,10 @@ class Core:
         if not self._has_room_for(sequence) and not is_alone:
             return False
         is_new, prompt = sequence.is_new, self.queue.prompt_of(sequence)
-        namespace = sequence.request.namespace
+        namespace, began = sequence.request.namespace, perf_counter()
         try:
-            sequence.begin(Prefill(self._model, self.cache, prompt, namespace=namespace))
+            prefill = Prefill(self._model, self.cache, prompt, namespace=namespace)
+            sequence.begin(prefill, began)
         except Exception as error:
             self._fail(sequence, error)
             return False
@@ -334,7 +336,8 @@ class Core:
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """That request gets the error; the others go on."""
-        log.error("a request failed", exc_info=error)
+        if not isinstance(error, BadInput):  # the caller's own, who is told
+            log.error("a request failed", exc_info=error)
         self._stop_running(sequence)
         self.queue.remove(sequence)
         self.tally.ended("error", len(sequence.tokens))

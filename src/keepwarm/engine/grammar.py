@@ -61,6 +61,14 @@ class Guides:
         Compiling may take a while: not for the engine thread, where `guide` then finds it done."""
         self._matcher(grammar)
 
+    def literal(self, tag: str) -> str:
+        """A tag of the model's markup as a Lark grammar must name it: tokens that llguidance holds
+        for special have no text there. It goes by their look, not by what the tokenizer says."""
+        added: dict[int, Any] = getattr(self._tokenizer, "added_tokens_decoder", {})
+        token = next((i for i, text in added.items() if str(text) == tag), None)
+        is_special = token is not None and self._read_vocabulary().is_special_token(token)
+        return f"<[{token}]>" if is_special else json.dumps(tag)
+
     def guide(self, grammar: Grammar) -> Guide:
         """A guide for one sequence. Raises as `check` does."""
         return Guide(self._matcher(grammar), self._read_vocabulary(), after=grammar.after)

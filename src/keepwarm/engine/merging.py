@@ -35,7 +35,7 @@ def can_batch(model: Any, make_caches: Callable[[], Caches]) -> bool:
         noise = _deviation(model, make_caches, [12, 12])
         error = _deviation(model, make_caches, [5, 12, 9])
     except Exception as fault:
-        log.info("sequences decode in turn: %s", fault)
+        log.info("replies decode in turn: this model's caches cannot be batched (%s)", fault)
         return False
     return error <= max(_MAX_DEVIATION, 4 * noise)
 

@@ -71,11 +71,11 @@ class Sequence:
         """Whether nothing was done for it yet."""
         return not self.timings.queue_s
 
-    def begin(self, prefill: Prefill) -> None:
-        """The prompt is being read now, perhaps for the second time. Mutates."""
+    def begin(self, prefill: Prefill, began: float) -> None:
+        """The prompt is being read since `began`, perhaps for the second time. Mutates."""
         self.prefill = prefill
         if self.is_new:
-            prefill.timings.queue_s = max(perf_counter() - self.arrived, 1e-9)
+            prefill.timings.queue_s = max(began - self.arrived, 1e-9)
             self.timings = prefill.timings
             self.cached_len, self.reason = prefill.cached_len, prefill.reason
             if not self.cached_len:

@@ -19,7 +19,7 @@ from keepwarm.errors import KeepwarmError
 from keepwarm.server import openai, replies
 from keepwarm.server.auth import Keys
 from keepwarm.server.body import first_error
-from keepwarm.server.errors import as_api_error
+from keepwarm.server.errors import ApiError, as_api_error
 from keepwarm.server.guard import Guard, guarded_hosts
 from keepwarm.server.metrics import CONTENT_TYPE, Metrics
 from keepwarm.server.service import Service
@@ -88,13 +88,16 @@ async def metrics(request: Request) -> Response:
     return Response(request.app.state.service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-async def _on_invalid(_: Request, error: Exception) -> Response:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return first_error(error).response()
+    return first_error(error).answer(request.scope)
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
-    return as_api_error(error).response()
+async def _on_error(request: Request, error: Exception) -> Response:
+    told = as_api_error(error)
+    if told.status_code == 404 and not isinstance(error, ApiError):
+        told = ApiError(404, f"there is no {request.url.path} here", code="unknown_route")
+    return told.answer(request.scope)
 
 
 def _document(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:

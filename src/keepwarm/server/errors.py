@@ -9,6 +9,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from keepwarm.errors import BadInput, Overloaded, RenderError, TooLarge, TooLong, Unavailable
 
@@ -64,7 +65,10 @@ class ApiError(HTTPException):
         }
         return {"error": detail}
 
-    def response(self) -> JSONResponse:
+    def answer(self, scope: Scope) -> JSONResponse:
+        """The answer to a request, with a line in the log: whoever wonders looks there."""
+        where = f"{scope['method']} {scope['path']}"
+        log.info("%s: %d %s", where, self.status_code, self.detail)
         return JSONResponse(self.body(), self.status_code, headers=dict(self.headers or {}))
 
 

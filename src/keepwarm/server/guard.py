@@ -53,7 +53,7 @@ class Guard:
                     headers.get("authorization"), headers.get("x-api-key")
                 )
         except ApiError as error:
-            await error.response()(scope, receive, counted)
+            await error.answer(scope)(scope, receive, counted)
             return
         scope.setdefault("state", {})["namespace"] = namespace
         try:
@@ -61,7 +61,7 @@ class Guard:
         except Exception as error:
             told = as_api_error(error)  # logs it
             if not is_begun:
-                await told.response()(scope, receive, counted)
+                await told.answer(scope)(scope, receive, counted)
 
     def _check_host(self, host: str | None) -> None:
         """A page on the web can make its own name mean this machine; it cannot hide that name."""

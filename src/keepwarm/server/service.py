@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -44,7 +44,10 @@ class Service:
 
     @property
     def model_name(self) -> str:
-        return self.config.served_name or self.config.model
+        """A folder goes by its name, a repository by its own."""
+        folder = Path(self.config.model).expanduser()
+        name = folder.resolve().name if folder.is_dir() else self.config.model
+        return self.config.served_name or name
 
     def is_called(self, name: str) -> bool:
         """Whether `name` means the loaded model."""

@@ -23,6 +23,7 @@ class Guides(Protocol):
     """The engine's grammars, as far as the server knows them."""
 
     def check(self, grammar: Grammar) -> None: ...
+    def literal(self, tag: str) -> str: ...
 
 
 def chat_grammar(
@@ -87,20 +88,25 @@ def _call_grammar(
         words = "response_format and tools cannot be combined with this model's tool format"
         raise refused(words, "response_format")
     is_single = isinstance(request.tool_choice, NamedTool) or request.parallel_tool_calls is False
-    text = call_grammar_text(tokenizer, functions, is_single=is_single, answer=answer)
+    text = call_grammar_text(guides, tokenizer, functions, is_single=is_single, answer=answer)
     return _checked(guides, Grammar(GrammarKind.LARK, text), "tools")
 
 
 def call_grammar_text(
-    tokenizer: Any, functions: Sequence[Function], *, is_single: bool, answer: Grammar | None
+    guides: Guides,
+    tokenizer: Any,
+    functions: Sequence[Function],
+    *,
+    is_single: bool,
+    answer: Grammar | None,
 ) -> str:
     """Lark, as llguidance reads it: calls of `functions`, or else the JSON that `answer` asks for.
 
     Every schema gets a rule of its own, since its references count from its own root.
     """
     calls = "calls: block" if is_single else 'calls: block ("\\n" block)*'
-    start = _literal(tokenizer, tokenizer.tool_call_start)
-    end = _literal(tokenizer, tokenizer.tool_call_end)
+    start = guides.literal(tokenizer.tool_call_start)
+    end = guides.literal(tokenizer.tool_call_end)
     rules = [
         "start: calls" if answer is None else "start: calls | answer",
         calls,
@@ -120,13 +126,6 @@ def _compact(schema: dict[str, Any]) -> str:
     """Without a bound a model can go on with blanks for ever; templates write JSON this way."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return json.dumps({**schema, "x-guidance": options})
-
-
-def _literal(tokenizer: Any, tag: str) -> str:
-    """A tag as the grammar must name it: special tokens have no text that could be matched."""
-    token = tokenizer.convert_tokens_to_ids(tag)
-    added = getattr(tokenizer, "added_tokens_decoder", {}).get(token)
-    return f"<[{token}]>" if added is not None and added.special else json.dumps(tag)
 
 
 def _checked(guides: Guides, grammar: Grammar, param: str) -> Grammar:

@@ -1,0 +1,93 @@
+"""The running server: loads with a progress bar while it already answers /health, then serves
+until Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from types import FrameType
+
+import uvicorn
+
+from keepwarm.cli.progress import loading_bar, ready_words
+from keepwarm.cli.serve import BACKLOG
+from keepwarm.config import Config
+from keepwarm.engine.engine import Engine
+from keepwarm.server.app import create_app
+
+# For answers that are on their way when the engine has given up the last request.
+_CLOSING_S = 5.0
+
+
+class Server(uvicorn.Server):
+    """uvicorn with an engine beside it: the first signal lets running requests end, the second
+    one ends the process."""
+
+    def __init__(self, engine: Engine, config: Config, listener: socket.socket) -> None:
+        self._engine = engine
+        self._settings = config
+        self._listener = listener
+        self._failure: BaseException | None = None
+        self._is_loaded = False
+        self._num_signals = 0
+        app = create_app(engine, config)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                backlog=BACKLOG,
+                access_log=False,  # the server writes one line for each request
+                log_config=None,
+                log_level="warning",
+                server_header=False,
+                timeout_graceful_shutdown=int(config.shutdown_s + _CLOSING_S),
+            )
+        )
+
+    def serve_until_stopped(self) -> int:
+        """Loads and serves. Returns the exit status."""
+        self._engine.start()
+        loading = threading.Thread(target=self._load, name="keepwarm-loading", daemon=True)
+        loading.start()
+        with suppress(KeyboardInterrupt):  # uvicorn raises the signal again once it has stopped
+            self.run(sockets=[self._listener])
+        loading.join()
+        if not self._is_loaded and self._failure is None:
+            # Nothing runs that could end well, and reading weights cannot be told to stop.
+            os._exit(128 + signal.SIGINT)
+        self._engine.stop(0.0)
+        if self._failure is not None:
+            print(f"keepwarm: {self._failure}", file=sys.stderr)
+            return 1
+        return 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Runs in the main thread, at a signal; the next one may come while it does."""
+        self._num_signals += 1
+        if self._num_signals > 1:
+            # A thread that computes or downloads would hold the process for as long as it takes.
+            os._exit(128 + sig)
+        self.should_exit = True
+        deadline_s = self._settings.shutdown_s
+        threading.Thread(target=self._engine.stop, args=(deadline_s,), daemon=True).start()
+        print("\nstopping; running requests may end (Ctrl-C again to quit)", file=sys.stderr)
+
+    def _load(self) -> None:
+        try:
+            with loading_bar(self._settings.model) as update:
+                while not self._engine.wait_ready(0.1):
+                    if self.should_exit:
+                        return
+                    update()
+        except Exception as error:
+            logging.getLogger("keepwarm").debug("loading failed", exc_info=error)
+            self._failure = error
+            self.should_exit = True
+            return
+        self._is_loaded = True
+        port = self._listener.getsockname()[1]
+        print(ready_words(self._settings, port, self._engine.status()), flush=True)
