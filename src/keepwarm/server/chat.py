@@ -6,61 +6,37 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from time import time
 from typing import Any
-
-from fastapi.responses import JSONResponse
 
 from keepwarm.events import Delta, Done, Result
 from keepwarm.prompt.follow_up import follow_up
 from keepwarm.prompt.parse import Reply, parse_reply
 from keepwarm.prompt.split import Called, Piece, Said, Splitter, Thought
 from keepwarm.server.account import Account
+from keepwarm.server.answer import Answer
 from keepwarm.server.generation import Generation
 from keepwarm.server.intake import ChatPlan
 from keepwarm.server.logprobs import chat_entry
-from keepwarm.server.service import Service, new_id
+from keepwarm.server.service import Service
 from keepwarm.server.stream import comment, data
 
 log = logging.getLogger("keepwarm.server")
 
-ROUTE = "/v1/chat/completions"
 
-
-class ChatAnswer:
+class ChatAnswer(Answer):
     """The answer to one chat, once it was submitted."""
 
+    route = "/v1/chat/completions"
+    id_kind = "chatcmpl"
+    object_name = "chat.completion"
+
     def __init__(self, service: Service, plan: ChatPlan, generation: Generation) -> None:
-        self._service = service
+        super().__init__(service, generation, num_choices=len(plan.requests))
         self._plan = plan
-        self._generation = generation
-        self._id = new_id("chatcmpl")
-        self._created = int(time())
         self._logprobs: list[list[dict[str, Any]]] = [[] for _ in plan.requests]
         self._reasoning_tokens: int | None = None
 
-    # As a whole
-
-    async def whole(self) -> JSONResponse:
-        """Raises what made a sequence fail."""
-        choices: dict[int, dict[str, Any]] = {}
-        async for heard in self._generation.events(self._service.metrics):
-            if heard is None:
-                continue
-            index, event = heard
-            if isinstance(event, Delta):
-                self._note_logprob(index, event)
-            elif isinstance(event, Done) and event.result is not None:
-                choices[index] = await self._choice(index, event.result)
-        account = self._account()
-        answer = self._head("chat.completion")
-        answer["choices"] = [choices[index] for index in sorted(choices)]
-        answer["usage"] = account.usage(self._reasoning_tokens)
-        answer["keepwarm"] = account.keepwarm()
-        self._service.log_end(ROUTE, account)
-        return JSONResponse(answer)
-
-    async def _choice(self, index: int, result: Result) -> dict[str, Any]:
+    async def _choice_of(self, index: int, result: Result) -> dict[str, Any]:
         plan = self._plan
         reply = await self._service.in_thread(
             partial(
@@ -101,11 +77,9 @@ class ChatAnswer:
                     yield self._chunk(index, delta)
                 await self._end_turn(index, stream.reply, event.result)
                 yield self._last_chunk(index, stream.reply, event.result)
-        account = self._account()
         if self._plan.includes_usage:
-            ending = {"choices": [], "usage": account.usage(self._reasoning_tokens)}
-            yield data(self._head(_CHUNK) | ending | {"keepwarm": account.keepwarm()})
-        self._service.log_end(ROUTE, account)
+            yield data(self._head(_CHUNK) | {"choices": []} | self._cost())
+        self._log_end()
 
     async def _splitter(self) -> Splitter:
         plan = self._plan
@@ -119,28 +93,21 @@ class ChatAnswer:
             )
         )
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish: str | None = None, **ending: Any
+    ) -> bytes:
         choice = {
             "index": index,
             "delta": delta,
             "logprobs": self._taken_logprobs(index),
             "finish_reason": finish,
         }
-        return data(self._head(_CHUNK) | {"choices": [choice]})
+        return data(self._head(_CHUNK) | {"choices": [choice]} | ending)
 
     def _last_chunk(self, index: int, reply: Reply, result: Result) -> bytes:
-        finish = _finish_reason(reply, result)
-        is_all = len(self._generation.results) == len(self._plan.requests)
-        if self._plan.includes_usage or not is_all:
-            return self._chunk(index, {}, finish)
-        choice = {
-            "index": index,
-            "delta": {},
-            "logprobs": self._taken_logprobs(index),
-            "finish_reason": finish,
-        }
-        ending = {"choices": [choice], "keepwarm": self._account().keepwarm()}
-        return data(self._head(_CHUNK) | ending)
+        says_cost = self._is_all and not self._plan.includes_usage
+        ending = {"keepwarm": self._account().keepwarm()} if says_cost else {}
+        return self._chunk(index, {}, _finish_reason(reply, result), **ending)
 
     # For both
 
@@ -184,16 +151,8 @@ class ChatAnswer:
         taken, self._logprobs[index] = self._logprobs[index], []
         return {"content": taken, "refusal": None}
 
-    def _account(self) -> Account:
-        return Account(self._generation.results, len(self._plan.requests))
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "object": kind,
-            "created": self._created,
-            "model": self._service.model_name,
-        }
+    def _usage(self, account: Account) -> dict[str, Any]:
+        return account.usage(self._reasoning_tokens)
 
 
 _CHUNK = "chat.completion.chunk"

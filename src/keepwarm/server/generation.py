@@ -47,7 +47,7 @@ class Generation:
     async def events(self, metrics: Metrics) -> AsyncIterator[tuple[int, Event] | None]:
         """(index, event) until all sequences ended; None whenever nothing was said for a while.
         Raises what made a sequence fail, and Unavailable when the engine gave one up."""
-        while len(self.results) < len(self._requests):
+        while not self.is_over:
             try:
                 async with asyncio.timeout_at(self._silent_from + self._keep_alive_s):
                     index, event = await self._queue.get()
@@ -62,6 +62,10 @@ class Generation:
             elif isinstance(event, Done) and event.result is not None:
                 self._take(index, event.result, metrics)
             yield index, event
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.results) == len(self._requests)
 
     def said(self) -> None:
         """Something was sent to the client now. Mutates."""
