@@ -262,3 +262,15 @@ def test_burst_of_connections_is_served(server: Served) -> None:
     finally:
         for connection in connections:
             connection.close()
+
+
+def test_every_answer_has_an_id_and_the_log_names_the_refused(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="keepwarm.server")
+    good, bad = server.chat(), server.chat(temperature=7)
+    assert good.headers["x-request-id"] != bad.headers["x-request-id"]
+    refused = [line for line in caplog.messages if bad.headers["x-request-id"] in line]
+    assert len(refused) == 1
+    assert "POST /v1/chat/completions: 400" in refused[0]
+    assert "temperature" in refused[0]

@@ -67,8 +67,9 @@ class ApiError(HTTPException):
 
     def answer(self, scope: Scope) -> JSONResponse:
         """The answer to a request, with a line in the log: whoever wonders looks there."""
+        request_id = scope.get("state", {}).get("request_id", "")
         where = f"{scope['method']} {scope['path']}"
-        log.info("%s: %d %s", where, self.status_code, self.detail)
+        log.info("%s: %d %s [%s]", where, self.status_code, self.detail, request_id)
         return JSONResponse(self.body(), self.status_code, headers=dict(self.headers or {}))
 
 

@@ -3,11 +3,12 @@ Pure ASGI, since wrappers that stand between would hide from a route that its cl
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keepwarm.server.auth import Keys
@@ -19,7 +20,8 @@ _OPEN_PATHS = frozenset({"/health", "/health/live"})
 
 
 class Guard:
-    """Puts the caller's namespace into `request.state.namespace`, or answers in its place."""
+    """Puts the caller's namespace into `request.state.namespace`, or answers in its place. Every
+    answer has an `x-request-id`, which the log names where it refuses."""
 
     def __init__(
         self, app: ASGIApp, *, keys: Keys, hosts: Collection[str] | None, metrics: Metrics
@@ -36,12 +38,15 @@ class Guard:
             return
 
         is_begun = False
+        state = scope.setdefault("state", {})
+        state["request_id"] = uuid.uuid4().hex
 
         async def counted(message: Message) -> None:
             nonlocal is_begun
             if message["type"] == "http.response.start":
                 is_begun = True
                 self._metrics.count_answer(scope, message["status"])
+                MutableHeaders(scope=message)["x-request-id"] = state["request_id"]
             await send(message)
 
         headers = Headers(scope=scope)
@@ -55,7 +60,7 @@ class Guard:
         except ApiError as error:
             await error.answer(scope)(scope, receive, counted)
             return
-        scope.setdefault("state", {})["namespace"] = namespace
+        state["namespace"] = namespace
         try:
             await self._app(scope, receive, counted)
         except Exception as error:
