@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -160,7 +160,3 @@ def alone(
         draw = Draw(request.sampling, prompt=prompt.tokens)
         tokens = decode(bench.model, prefill.live, prefill.logits, draw)
         return [token for _, token in zip(range(max_tokens), tokens)]
-
-
-def lengths(sequences: Sequence[Sequence[Any]]) -> list[int]:
-    return [len(sequence) for sequence in sequences]

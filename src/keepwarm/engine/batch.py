@@ -246,10 +246,6 @@ class Batch:
     def __len__(self) -> int:
         return sum(len(group) for group in self.groups)
 
-    @property
-    def rows(self) -> list[Row]:
-        return [row for group in self.groups for row in group.rows]
-
     def add(self, rows: Sequence[Row], *, max_padding: int) -> None:
         """Let rows run with the others, or beside them where that takes more padding: all that
         come at once are merged at once. Mutates. Raises Broken when a group could not be

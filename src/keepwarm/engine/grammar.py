@@ -54,8 +54,6 @@ class Guides:
         self._lock = Lock()
         self._vocabulary_lock = Lock()
 
-    any_object = staticmethod(any_object)
-
     def check(self, grammar: Grammar) -> None:
         """Raises BadInput, in llguidance's words, for a grammar that is wrong or not supported.
         Compiling may take a while: not for the engine thread, where `guide` then finds it done."""
