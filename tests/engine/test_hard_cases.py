@@ -1,4 +1,4 @@
-"""Where a review saw the engine wait forever, lose a token or leave someone without an answer."""
+"""Hard cases: nobody waits forever, no token is lost, nobody is left without an answer."""
 
 from __future__ import annotations
 
