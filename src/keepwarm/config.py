@@ -21,7 +21,7 @@ from keepwarm.errors import BadInput
 
 ENV_PREFIX = "KEEPWARM_"
 # What the tests read.
-_NOT_SETTINGS = frozenset({"KEEPWARM_TEST_DEVICE", "KEEPWARM_SOAK_S"})
+_NOT_SETTINGS = frozenset({"KEEPWARM_TEST_DEVICE", "KEEPWARM_SOAK_S", "KEEPWARM_FUZZ_SEED"})
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

@@ -97,7 +97,7 @@ class Core:
     @property
     def live_bytes(self) -> int:
         """Estimated, of all running sequences and of what is read ahead."""
-        lengths = [len(self.queue.prompt_of(sequence)) for sequence in self.queue.started]
+        lengths = self.queue.started_lengths
         lengths += [row.live.position for row in self._joining]
         idle = self.warmth.idle.reading
         return self._room.live_bytes(self.batch, lengths + ([len(idle)] if idle else []))

@@ -37,6 +37,11 @@ class Queue:
         return [self._by_job[job] for job in self._scheduler.started]
 
     @property
+    def started_lengths(self) -> list[int]:
+        """The tokens of each prompt that is being read."""
+        return [len(job.tokens) for job in self._scheduler.started]
+
+    @property
     def num_waiting(self) -> int:
         return self._scheduler.num_queued
 

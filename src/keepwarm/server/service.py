@@ -38,16 +38,16 @@ class Service:
     engine: Engine
     config: Config
     metrics: Metrics
+    model_name: str = field(init=False)  # a folder goes by its name, a repository by its own
     started_at: int = field(default_factory=lambda: int(time.time()))
     _renderers: CapacityLimiter | None = None
     _text_reader: WithoutCalls | None = None
 
-    @property
-    def model_name(self) -> str:
-        """A folder goes by its name, a repository by its own."""
+    def __post_init__(self) -> None:
+        # Once: every chunk of a stream names it.
         folder = Path(self.config.model).expanduser()
         name = folder.resolve().name if folder.is_dir() else self.config.model
-        return self.config.served_name or name
+        self.model_name = self.config.served_name or name
 
     def is_called(self, name: str) -> bool:
         """Whether `name` means the loaded model."""
