@@ -33,6 +33,7 @@ SAID: dict[str, tuple[str, Any]] = {
     "trust-remote-code": ("yes", True),
     "chat-template": ("t.jinja", "t.jinja"),
     "chat-template-args": ('{"a": 1}', {"a": 1}),
+    "dtype": ("float16", "float16"),
     "context-len": ("100", 100),
     "host": ("::1", "::1"),
     "port": ("1", 1),

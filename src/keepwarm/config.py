@@ -18,10 +18,14 @@ from typing import Any
 from keepwarm.cache.policy import POLICIES
 from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill
 from keepwarm.errors import BadInput
+from keepwarm.model.names import BUILT_IN, DTYPES
 
 ENV_PREFIX = "KEEPWARM_"
-# What the tests read.
-_NOT_SETTINGS = frozenset({"KEEPWARM_TEST_DEVICE", "KEEPWARM_SOAK_S", "KEEPWARM_FUZZ_SEED"})
+# What the tests read, and what model/ reads before there are settings.
+_NOT_SETTINGS = frozenset(
+    {"KEEPWARM_TEST_DEVICE", "KEEPWARM_SOAK_S", "KEEPWARM_FUZZ_SEED"}
+    | {"KEEPWARM_BLAS", "KEEPWARM_KERNELS"}
+)
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -110,8 +114,9 @@ class Config:
     """All settings of a server. Raises BadInput for values that cannot be meant."""
 
     model: str = _setting(
-        "", "model", _MODEL, "a folder, or the name of a repository of models", is_positional=True
-    )
+        BUILT_IN, "model", _MODEL, "a folder, or the name of a repository of models; sprout is the"
+        " small one that is built in", is_positional=True,
+    )  # fmt: skip
     served_name: str | None = _setting(
         None, "served-name", _MODEL, "the name that answers give the model", metavar="NAME"
     )
@@ -132,6 +137,10 @@ class Config:
         read=_read_object,
         metavar="JSON",
     )
+    dtype: str = _setting(
+        "auto", "dtype", _MODEL, "what the weights are computed in; auto is as they were saved, and"
+        " on a CPU float32, which is faster there", choices=DTYPES,
+    )  # fmt: skip
     context_len: int | None = _setting(
         None, "context-len", _MODEL, "tokens of prompt and reply; what the model says", read=int
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
@@ -14,8 +16,11 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from keepwarm.engine.engine import Engine
 from keepwarm.engine.request import Request
 from keepwarm.errors import BadInput
-from keepwarm.model.loader import model_loader, weights_bytes
+from keepwarm.model import loader, names
+from keepwarm.model.loader import load, model_loader
+from keepwarm.model.names import weights_bytes
 from keepwarm.prompt.boundaries import Prompt
+from tests.architectures.zoo import ARCHITECTURES
 from tests.compat.serving import save_small_model
 
 
@@ -104,3 +109,85 @@ def test_adapter_changes_the_answers_and_is_served_through_the_cache(
             assert warm.cached_tokens == 599
             said.append(cold.tokens)
     assert said[0] != said[1]
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A package whose built-in model is what a test puts there."""
+    monkeypatch.setattr(names, "files", lambda _: tmp_path)
+    return tmp_path
+
+
+def test_package_without_its_weights_says_so(package: Path) -> None:
+    for ask in (load, lambda: model_loader("sprout"), lambda: names.weights_bytes("sprout")):
+        with pytest.raises(BadInput, match="no built-in model; name one"):
+            ask()
+    (package / "sprout").mkdir()
+    (package / "sprout" / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="no built-in model; name one"):
+        load()
+
+
+def test_built_in_model_is_loaded_by_name_and_without_one(package: Path) -> None:
+    built_in = save_small_model(package / "sprout")
+    expected = flat(load(str(built_in))[0])
+    for loaded in (load(), load("sprout"), model_loader("sprout")()):
+        assert same(flat(loaded[0]), expected)
+    assert names.weights_bytes("sprout") == (built_in / "model.safetensors").stat().st_size
+
+
+def test_name_of_the_built_in_model_means_it_where_a_folder_has_that_name_too(
+    package: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_small_model(package / "sprout")
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    Path("sprout").mkdir()
+    assert names.source_of("sprout") == str(package / "sprout")
+    assert names.source_of("./sprout") == "./sprout"
+
+
+def test_load_gives_what_mlx_lm_gives(folder: Path) -> None:
+    model, tokenizer, config = load(str(folder), return_config=True)
+    theirs, _, their_config = mlx_lm.load(str(folder), return_config=True)
+    assert same(flat(model), flat(theirs))
+    assert config == their_config
+    assert tokenizer.encode("w10") == [10]
+
+
+def test_weights_come_in_the_type_that_is_asked_for(folder: Path) -> None:
+    for dtype in ("float32", "bfloat16", "float16"):
+        model, _ = load(str(folder), dtype=dtype)
+        assert {str(array.dtype) for array in flat(model).values()} == {f"mlx.core.{dtype}"}
+    with pytest.raises(BadInput, match="float8"):
+        load(str(folder), dtype="float8")
+
+
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="on a GPU 16 bits are fast")
+def test_16_bits_are_widened_on_a_cpu_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dtypes(model: Any) -> set[mx.Dtype]:
+        return {array.dtype for array in flat(loader.prepared(model)).values()}
+
+    llama = ARCHITECTURES["llama"]
+    assert dtypes(llama.build(mx.bfloat16)) == {mx.float32}
+    quantized = llama.build(mx.bfloat16)
+    nn.quantize(quantized, group_size=32)
+    assert dtypes(quantized) == {mx.bfloat16, mx.uint32}
+    monkeypatch.setattr(loader, "free_bytes", lambda: 1000)
+    assert dtypes(llama.build(mx.bfloat16)) == {mx.bfloat16}
+
+
+def test_what_a_model_keeps_in_its_own_precision_stays_so() -> None:
+    model = ARCHITECTURES["qwen3_5"].build(mx.float32)
+    kept = [name for name in flat(model) if not model.cast_predicate(name)]
+    narrow = flat(loader.prepared(model, "bfloat16"))
+    assert kept
+    assert {narrow[name].dtype for name in kept} == {mx.float32}
+    assert {array.dtype for name, array in narrow.items() if name not in kept} == {mx.bfloat16}
+
+
+def flat(model: Any) -> dict[str, mx.array]:
+    return dict(tree_flatten(model.parameters()))
+
+
+def same(one: dict[str, mx.array], other: dict[str, mx.array]) -> bool:
+    return one.keys() == other.keys() and all(bool(mx.all(one[k] == other[k])) for k in one)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from keepwarm.config import Config
 from keepwarm.engine.status import Status
-from keepwarm.model.loader import weights_bytes
+from keepwarm.model.names import weights_bytes
 from keepwarm.server.guard import is_loopback
 
 

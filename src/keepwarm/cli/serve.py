@@ -1,4 +1,4 @@
-"""`keepwarm serve MODEL`: its flags and what they make. What takes long to import is imported
+"""`keepwarm serve [MODEL]`: its flags and what they make. What takes long to import is imported
 when it is needed, so that --help and mistakes are answered at once."""
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
+  keepwarm serve
   keepwarm serve mlx-community/Qwen3-0.6B-4bit
   keepwarm serve ./my-model --port 9000 --cache-bytes 8GB
   keepwarm serve ./my-model --host 0.0.0.0 --api-key-file keys.txt
@@ -35,9 +36,10 @@ def add_to(commands: Any) -> None:
     """Adds the command. Mutates."""
     parser = commands.add_parser(
         "serve",
-        usage="keepwarm serve MODEL [options]",
+        usage="keepwarm serve [MODEL] [options]",
         help="serve a model to OpenAI's clients",
-        description="Serve a model to OpenAI's clients.",
+        description="Serve a model to OpenAI's clients. Without a name: sprout, a small model that is"
+        " built in; nothing is downloaded.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,8 +50,6 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop. Returns the exit status; raises BadInput."""
     config = config_of(args)
-    if not config.model:
-        raise BadInput("which model? keepwarm serve MODEL")
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -73,6 +73,7 @@ def make_engine(config: Config) -> Engine:
         adapter_path=config.adapter_path,
         trust_remote_code=config.trust_remote_code,
         chat_template=config.chat_template,
+        dtype=config.dtype,
     )
     placement = Placement(min_span=config.min_span, prefill_step=config.prefill_step)
 

@@ -1,16 +1,70 @@
-"""Loads a model and its tokenizer with mlx-lm. On the thread that will own the arrays."""
+"""Loads a model and its tokenizer with mlx-lm, and prepares it for this machine. On the thread
+that will own the arrays."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import mlx_lm
+from mlx.utils import tree_flatten, tree_map_with_path
 
+from keepwarm.engine.memory import free_bytes
 from keepwarm.errors import BadInput
+from keepwarm.model.names import BUILT_IN, DTYPES, source_of
+
+log = logging.getLogger(__name__)
 
 Load = Callable[[], tuple[Any, Any]]
+
+
+def load(
+    path_or_hf_repo: str | None = None,
+    tokenizer_config: dict[str, Any] | None = None,
+    model_config: dict[str, Any] | None = None,
+    adapter_path: str | None = None,
+    lazy: bool = False,
+    return_config: bool = False,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    *,
+    dtype: str = "auto",
+) -> Any:
+    """As `mlx_lm.load`: model and tokenizer, and the config where asked for; without a name, the
+    built-in model. The model is prepared as the server's is (see `prepared`).
+
+    Raises what mlx-lm raises, and BadInput where there is no built-in model.
+    """
+    model, *rest = mlx_lm.load(
+        source_of(path_or_hf_repo or BUILT_IN),
+        tokenizer_config=tokenizer_config or {},
+        model_config=model_config,
+        adapter_path=adapter_path,
+        lazy=True,
+        return_config=return_config,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    model = prepared(model, dtype)
+    if not lazy:
+        mx.eval(model.parameters())
+    return (model, *rest)
+
+
+def prepared(model: Any, dtype: str = "auto") -> Any:
+    """The model, ready to run fast here: its weights in the type asked for. Mutates.
+
+    `auto` is the type they were saved in, except on a CPU: products of 16-bit numbers are
+    computed several times slower there than those of 32 bits (docs/log.md), so these are widened
+    where the memory is there.
+    """
+    wanted = _wanted_dtype(model, dtype)
+    if wanted is not None:
+        _cast(model, wanted)
+    return model
 
 
 def model_loader(
@@ -19,13 +73,15 @@ def model_loader(
     adapter_path: str | None = None,
     trust_remote_code: bool = False,
     chat_template: str | None = None,
+    dtype: str = "auto",
 ) -> Load:
-    """A function that loads the model `name`: a folder, or a repository that is downloaded.
+    """A function that loads the model `name`: a folder, a repository that is downloaded, or the
+    built-in model.
 
     Raises BadInput at once where something named cannot be there; the function it gives raises
     BadInput for what turns out not to be a model.
     """
-    _check_folder(name, "model")
+    _check_folder(source_of(name), "model")
     if adapter_path is not None and not Path(adapter_path).is_dir():
         raise BadInput(f"there is no adapter folder {adapter_path}")
     tokenizer_config: dict[str, Any] = {}
@@ -34,27 +90,55 @@ def model_loader(
     if chat_template is not None:
         tokenizer_config["chat_template"] = _read_template(Path(chat_template))
 
-    def load() -> tuple[Any, Any]:
+    def load_named() -> tuple[Any, Any]:
         try:
-            model, tokenizer = mlx_lm.load(
+            model, tokenizer = load(
                 name,
                 tokenizer_config=tokenizer_config,
                 adapter_path=adapter_path,
                 trust_remote_code=trust_remote_code,
+                dtype=dtype,
             )
         except Exception as error:
             raise BadInput(f"cannot load {name}: {_first_line(error)}") from error
         return model, tokenizer
 
-    return load
+    return load_named
 
 
-def weights_bytes(name: str) -> int | None:
-    """How large the weights of a local model are; None for one that is elsewhere."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
+def _wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
+    """None: as they are."""
+    if dtype not in DTYPES:
+        raise BadInput(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+    if dtype != "auto":
+        found: mx.Dtype = getattr(mx, dtype)
+        return found
+    if mx.default_device() != mx.cpu:
         return None
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+    flat: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    weights = [array for _, array in flat]
+    is_quantized = any(array.dtype == mx.uint32 for array in weights)
+    narrow = [array for array in weights if array.dtype in (mx.bfloat16, mx.float16)]
+    if is_quantized or not narrow:
+        return None
+    # Of what is free, as much again stays for the cache and the replies.
+    wide_bytes = 2 * sum(array.nbytes for array in narrow)
+    if 2 * wide_bytes > free_bytes():
+        log.info("dtype: as saved; there is no room for float32, which is faster on a CPU")
+        return None
+    log.info("dtype: float32, in which a CPU is faster than in %s", narrow[0].dtype)
+    return mx.float32
+
+
+def _cast(model: Any, wanted: mx.Dtype) -> None:
+    """As mlx-lm converts: what the model keeps in its own precision stays so. Mutates."""
+    may_cast: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
+
+    def cast(name: str, array: mx.array) -> mx.array:
+        is_cast = mx.issubdtype(array.dtype, mx.floating) and may_cast(name)
+        return array.astype(wanted) if is_cast else array
+
+    model.update(tree_map_with_path(cast, model.parameters()))
 
 
 def _check_folder(name: str, what: str) -> None:
