@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from keepwarm.model import backend
+
 if TYPE_CHECKING:
     from mlx_lm import load as load
 
@@ -43,6 +45,8 @@ _HOMES = {
     "render_text": "keepwarm.prompt.render",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605
+
+backend.prepare()  # before mlx computes anything
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,157 @@
+"""MLX's products in a fast library: every case in a process of its own, since a slot that was
+written stays written."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from keepwarm.model import blas
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or mx.default_device() != mx.cpu, reason="for CPUs without Accelerate"
+)
+
+MLX = Path(mx.__file__).parent / "lib" / "libmlx.so"
+SRC = Path(__file__).parents[2] / "src"
+AFTER = """
+from pathlib import Path
+import mlx.core as mx
+from keepwarm.model import blas
+print(blas.in_use(Path(mx.__file__).parent / "lib" / "libmlx.so"))
+"""
+# Every kind of product and layout; the sizes are small integers, so that every order of additions
+# gives the same sums.
+CHECK = """
+import numpy as np
+from itertools import product
+made = np.random.default_rng(0)
+for dtype, turn_a, turn_b in product(("float32", "float64", "complex64"), (0, 1), (0, 1)):
+    a = made.integers(-4, 5, (65, 33)).astype(dtype)
+    b = made.integers(-4, 5, (33, 129)).astype(dtype)
+    left = mx.array(a.T).T if turn_a else mx.array(a)
+    right = mx.array(b.T).T if turn_b else mx.array(b)
+    assert np.array_equal(np.array(left @ right), a @ b), (dtype, turn_a, turn_b)
+"""
+
+
+def run(script: str, choice: str | None = None) -> tuple[str, str]:
+    """What the script printed, and what it said on stderr."""
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    env.pop("KEEPWARM_BLAS", None)
+    if choice is not None:
+        env["KEEPWARM_BLAS"] = choice
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def need(choice: str) -> None:
+    if blas.open_library(choice) is None:
+        pytest.skip(f"no BLAS: {choice}")
+
+
+@pytest.mark.parametrize("choice", ["auto", "scipy-openblas32", "openblas", "mkl", "blis"])
+def test_products_are_right_and_in_the_chosen_library(choice: str) -> None:
+    need(choice)
+    out, err = run("import keepwarm" + AFTER + CHECK, choice)
+    assert blas.is_fast(Path(out))
+    assert err == ""
+
+
+def test_a_file_can_be_chosen() -> None:
+    need("auto")
+    library = blas.open_library("auto")
+    assert library is not None
+    file = blas.file_of(library)
+    assert Path(run("import keepwarm" + AFTER, str(file))[0]).samefile(file)
+
+
+def test_mlx_imported_and_used_first_is_fast_from_then_on() -> None:
+    need("auto")
+    first = "import mlx.core as mx\nmx.eval(mx.ones((8, 8)) @ mx.ones((8, 8)))\nimport keepwarm"
+    assert blas.is_fast(Path(run(first + AFTER + CHECK)[0]))
+
+
+MAPS = "print(open('/proc/self/maps').read())"
+
+
+def test_off_leaves_mlx_alone_and_says_nothing() -> None:
+    out, err = run("import keepwarm" + AFTER + MAPS, "off")
+    assert not blas.is_fast(Path(out.splitlines()[0]))
+    assert "openblas" not in out
+    assert err == ""
+
+
+def test_nothing_is_loaded_before_mlx_is() -> None:
+    out, _ = run("import sys, keepwarm\nassert 'mlx' not in sys.modules\n" + MAPS)
+    assert "blas" not in out
+    assert "libmlx" not in out
+
+
+def test_the_import_is_watched_once() -> None:
+    count = "print(sum(type(finder).__name__ == '_After' for finder in sys.meta_path))\n"
+    assert run(f"import sys, keepwarm\n{count}import mlx.core\n{count}")[0].split() == ["1", "0"]
+
+
+def test_what_is_not_there_is_warned_of_once_with_the_way_to_get_it() -> None:
+    script = "import keepwarm, mlx.core, mlx.nn" + AFTER
+    out, err = run(script, "nowhere.so")
+    assert not blas.is_fast(Path(out))
+    assert err.count(blas.INSTALL) == 1
+    assert "'nowhere.so' (KEEPWARM_BLAS)" in err
+
+
+def test_the_log_names_the_library() -> None:
+    need("auto")
+    out, err = run("import logging\nlogging.basicConfig(level='INFO')\nimport keepwarm" + AFTER)
+    assert err.endswith(f"BLAS: {out}\n")
+
+
+def test_a_library_without_products_is_none() -> None:
+    assert blas.open_library("libm.so.6") is None
+
+
+def test_mlx_that_is_not_loaded_is_a_fault() -> None:
+    with pytest.raises(blas.BlasFault, match=r"libelse\.so is not loaded"):
+        blas.in_use(Path("libelse.so"))
+
+
+def test_a_library_that_calls_no_blas_is_a_fault() -> None:
+    need("auto")
+    library = blas.open_library("auto")
+    assert library is not None
+    with pytest.raises(blas.BlasFault, match="by way of slots"):
+        blas.use(library, Path("libm.so.6"))
+
+
+def test_sealed_slots_are_left_alone(tmp_path: Path) -> None:
+    """As a wheel linked with `-z now` would have them: to write there would end the process."""
+    need("auto")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    calls = "".join(f"void {name}(void);" for name in blas.PRODUCTS)
+    calls += "void f(void) {" + "".join(f"{name}();" for name in blas.PRODUCTS) + "}"
+    (tmp_path / "blas.c").write_text("".join(f"void {name}(void) {{}}" for name in blas.PRODUCTS))
+    (tmp_path / "mlx.c").write_text(calls)
+    own, mlx = tmp_path / "libown.so", tmp_path / "libmlx.so"
+    make = [compiler, "-shared", "-fPIC", "-fplt"]
+    subprocess.run([*make, tmp_path / "blas.c", "-o", own], check=True)
+    sealed = ["-Wl,-z,relro,-z,now", "-o", mlx]
+    subprocess.run([*make, tmp_path / "mlx.c", own, *sealed], check=True)
+    loaded = ctypes.CDLL(str(mlx))
+    library = blas.open_library("auto")
+    assert library is not None
+    with pytest.raises(blas.BlasFault, match="cannot be written"):
+        blas.use(library, mlx)
+    assert blas.in_use(mlx).samefile(own)
+    loaded.f()
