@@ -1,0 +1,1 @@
+"""Models that come with keepwarm, and how they are made."""

@@ -1,0 +1,97 @@
+"""A conversation while it is being made: what is known, what was said and how much room is left."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from models.sprout.facts import FactBook
+from models.sprout.lexicon import Lexicon
+
+if TYPE_CHECKING:
+    from models.sprout.personas import Persona
+    from models.sprout.rules import Rule
+
+Message = dict[str, Any]
+
+_PIECES = re.compile(r"[a-z]+|[A-Z]+|[0-9]|[^\w\s]+|\n+| (?=[A-Z0-9])")
+_MARKUP_LEN = 5  # <|im_start|>, role, newline, <|im_end|>, newline
+
+
+def estimated_len(text: str) -> int:
+    """About how many tokens a text has: long and invented words have several."""
+    return sum(1 if len(piece) < 8 else 2 for piece in _PIECES.findall(text)) + 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its reply. `values`, `any_of` and `checks` say what makes a reply right."""
+
+    user: str
+    thought: str
+    answer: str
+    kind: str
+    values: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
+    fact_text: str = ""  # where the needed fact stands
+    short: str = ""  # the answer in as few words as can be
+
+    def with_answer(self, answer: str) -> Turn:
+        return replace(self, answer=answer)
+
+
+@dataclass
+class Chat:
+    rng: Random
+    lexicon: Lexicon
+    target_len: int
+    book: FactBook
+    system: list[str] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    persona: Persona | None = None
+    tools: list[Message] | None = None
+    messages: list[Message] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)  # said by the user, not yet answered
+    spent: int = 0
+
+    @classmethod
+    def empty(cls, rng: Random, lexicon: Lexicon, target_len: int) -> Chat:
+        return cls(rng, lexicon, target_len, FactBook(rng, lexicon))
+
+    @property
+    def room(self) -> int:
+        return self.target_len - self.spent
+
+    def charge(self, text: str) -> None:
+        self.spent += estimated_len(text)
+
+    def add_system(self, text: str) -> None:
+        if not self.system:
+            self.spent += _MARKUP_LEN
+        self.system.append(text)
+        self.charge(text)
+
+    def add_pending(self, text: str) -> None:
+        """Text that stands before the next question in the same message."""
+        self.pending.append(text)
+        self.charge(text)
+
+    def user_text(self, question: str) -> str:
+        """The whole user message that ends with `question`. Empties what was pending."""
+        parts, self.pending = [*self.pending, question], []
+        joined = "\n\n" if any("\n" in part or len(part) > 200 for part in parts[:-1]) else " "
+        return joined.join(part for part in parts if part)
+
+    def say(self, user: str, answer: str) -> None:
+        """An exchange of the past."""
+        self.charge(user)
+        self.charge(answer)
+        self.spent += 2 * _MARKUP_LEN
+        self.messages.append({"role": "user", "content": self.user_text(user)})
+        self.messages.append({"role": "assistant", "content": answer})
+
+    def system_message(self) -> list[Message]:
+        return [{"role": "system", "content": "\n".join(self.system)}] if self.system else []

@@ -1,0 +1,211 @@
+"""Facts of one conversation: made with keys that never clash, told, asked for and answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from models.sprout.lexicon import Lexicon, article
+from models.sprout.relations import Relation
+
+# Ways to ask that only need the gist: "where Anna lives".
+_BY_GIST = (
+    "Tell me {g}.",
+    "Can you tell me {g}?",
+    "Do you know {g}?",
+    "Do you remember {g}?",
+    "Please tell me {g}.",
+    "I forgot {g}. Can you help?",
+    "I want to know {g}.",
+    "Could you say {g}?",
+    "Remind me {g}.",
+    "I would like to know {g}.",
+    "Look up {g}, please.",
+    "Say {g}.",
+)
+_BEFORE = (
+    "", "", "", "", "", "", "", "", "", "Ok, ", "And ", "So, ", "Quick question: ", "Next question: ", "Please: ",
+    "Hey, ", "Hm, ", "Now, ",
+)  # fmt: skip
+_BEHIND = ("", "", "", "", "", "", "", " Thanks.", " Please answer.", " I forgot.")
+_LOOKED = (
+    "The user asks {g}. {source}: {text}",
+    "The user asks {g}. {source}: {text}",
+    "The question is {g}. {source}: {text}",
+    "The user wants to know {g}. {source}: {text}",
+)
+SOURCES = {
+    "document": ("The text says", "The document says", "I read"),
+    "system": ("The system prompt says", "I was told"),
+    "user": ("The user said", "The user told me"),
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    relation: Relation
+    subject: str
+    value: str
+    text: str  # as it stands in the conversation
+    source: str = "document"
+
+    def filled(self, template: str) -> str:
+        text = template.format(s=self.subject, v=self.value, av=article(self.value))
+        return text[0].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its thought and its answer."""
+
+    asked: str
+    thought: str
+    answer: str
+    value: str  # what the answer must hold
+    fact: Fact | None = None
+
+
+def _first(text: str) -> str:
+    return text.split()[-1].lower() if text else text
+
+
+@dataclass
+class FactBook:
+    """All facts of a conversation. No two have one key, and no subject is part of another."""
+
+    rng: Random
+    lexicon: Lexicon
+    facts: list[Fact] = field(default_factory=list)
+    _keys: dict[tuple[str, str], int] = field(default_factory=dict)
+    _values: dict[tuple[str, str], int] = field(default_factory=dict)
+    _words: dict[str, str] = field(default_factory=dict)  # word of a subject → the subject
+
+    def new_subject(self, kind: str) -> str | None:
+        """One that shares no telling word with another of this conversation, or None."""
+        for _ in range(12):
+            subject = self.lexicon.draw(self.rng, kind)
+            telling = self.telling_words(subject, kind)
+            if not any(word in self._words for word in telling):
+                for word in telling:
+                    self._words[word] = subject
+                return subject
+        return None
+
+    @staticmethod
+    def telling_words(subject: str, kind: str) -> list[str]:
+        """The words by which a subject is known: names by each word, "red lamp" by the whole and
+        "lamp" by itself, as "the lamp" would mean either."""
+        if kind == "site":
+            return [subject]
+        if kind == "object":
+            return [subject.split()[-1]]
+        return [word.lower() for word in subject.split()]
+
+    def has_key(self, relation: Relation, subject: str) -> bool:
+        return (relation.key, subject.lower()) in self._keys
+
+    def make(self, relation: Relation, subject: str, source: str = "document") -> Fact | None:
+        """A new fact, not yet told; None where the key is taken or no unused value is found."""
+        key = (relation.key, subject.lower())
+        if key in self._keys:
+            return None
+        for _ in range(6):
+            value = self.lexicon.draw(self.rng, relation.value)
+            if (relation.key, value.lower()) not in self._values and value.lower() not in self._words:
+                break
+        else:
+            return None
+        self._keys[key] = len(self.facts)
+        self._values[relation.key, value.lower()] = 1
+        if relation.value in ("person", "pet", "word"):
+            for word in value.lower().split():
+                self._words.setdefault(word, value)
+        template = self.lexicon.wording(self.rng, relation.says)
+        bare = Fact(relation, subject, value, "", source)
+        fact = Fact(relation, subject, value, bare.filled(template), source)
+        self.facts.append(fact)
+        return fact
+
+    def replace(self, old: Fact, new: Fact) -> None:
+        self.facts[self.facts.index(old)] = new
+
+    def values(self) -> list[str]:
+        return [fact.value for fact in self.facts]
+
+    def correct(self, fact: Fact, template: str) -> Fact | None:
+        """The newer version of a fact: the user takes the old value back."""
+        for _ in range(6):
+            value = self.lexicon.draw(self.rng, fact.relation.value)
+            if (fact.relation.key, value.lower()) not in self._values:
+                self._values[fact.relation.key, value.lower()] = 1
+                said = Fact(fact.relation, fact.subject, value, "", "user").filled(template)
+                newer = Fact(fact.relation, fact.subject, value, said, "user")
+                self.replace(fact, newer)
+                return newer
+        return None
+
+
+def looked_up(rng: Random, gist: str, fact: Fact) -> str:
+    """The thought that finds a fact by quoting it."""
+    source = rng.choice(SOURCES[fact.source])
+    return rng.choice(_LOOKED).format(g=gist, source=source, text=fact.text)
+
+
+def ask(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
+    """A question for the value, or for the subject where the relation can be turned round."""
+    relation = fact.relation
+    if relation.asks_subject and rng.random() < 0.2:
+        core = fact.filled(lexicon.wording(rng, relation.asks_subject))
+        gist = relation.gist_subject.format(s=fact.subject, v=fact.value)
+        answer = fact.text if fact.text.endswith(".") and rng.random() < 0.5 else _subject_alone(fact)
+        return Question(_worded(rng, core), looked_up(rng, gist, fact), answer, fact.subject, fact)
+    gist = relation.gist.format(s=fact.subject, v=fact.value)
+    if rng.random() < 0.35:
+        core = lexicon.wording(rng, _BY_GIST).format(g=gist)
+    else:
+        core = _worded(rng, fact.filled(lexicon.wording(rng, relation.asks)))
+    answer = fact.filled(rng.choice(relation.answers))
+    return Question(core, looked_up(rng, gist, fact), answer, fact.value, fact)
+
+
+def _subject_alone(fact: Fact) -> str:
+    kind = fact.relation.subject
+    if kind in ("object", "site", "venue", "event"):
+        return f"The {fact.subject}."
+    if kind == "order":
+        return f"Order {fact.subject}."
+    return f"{fact.subject}."
+
+
+def _worded(rng: Random, core: str) -> str:
+    before = rng.choice(_BEFORE)
+    if before.endswith(", ") or before == "And ":
+        core = core[0].lower() + core[1:]
+    return before + core + rng.choice(_BEHIND)
+
+
+def casual(rng: Random, text: str) -> str:
+    """As people type: small first letter, no question mark, now and then a typing slip."""
+    roll = rng.random()
+    if roll < 0.55:
+        return text
+    if roll < 0.85:
+        text = text[0].lower() + text[1:]
+    if roll > 0.65:
+        text = text.rstrip("?.")
+    if roll > 0.95:
+        text = _slipped(rng, text)
+    return text
+
+
+_SLIPS = (
+    ("what", "waht"), ("what is", "whats"), ("where", "were"), ("does", "dose"), ("you", "u"),
+    ("please", "pls"), ("remember", "remeber"), ("the", "teh"), ("which", "wich"), ("who is", "whos"),
+    ("favourite", "favorite"), ("colour", "color"), ("number", "nr"), ("tell me", "tel me"),
+)  # fmt: skip
+
+
+def _slipped(rng: Random, text: str) -> str:
+    right, wrong = rng.choice(_SLIPS)
+    head, found, tail = text.partition(f"{right} ")
+    return f"{head}{wrong} {tail}" if found else text

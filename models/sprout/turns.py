@@ -1,0 +1,170 @@
+"""Questions about what a conversation holds or does not hold, as turns."""
+
+from __future__ import annotations
+
+from models.sprout.chat import Chat, Turn
+from models.sprout.documents import GROUPS, ITEM
+from models.sprout.facts import SOURCES, Fact, ask, casual
+from models.sprout.lexicon import article
+from models.sprout.mine import MINE
+from models.sprout.relations import Relation
+
+_UNKNOWN = (
+    "I do not know {g}.",
+    "I don't know {g}.",
+    "Sorry, I do not know {g}.",
+    "That is not said here, so I do not know {g}.",
+    "I cannot say {g}: nobody told me.",
+    "I was not told {g}.",
+    "The conversation does not say {g}.",
+    "I don't know. You have not told me {g}.",
+)
+_NOTHING = (
+    "The user asks {g}. I find nothing about {s}. I do not know it.",
+    "The user asks {g}. Nothing is said about {s}.",
+    "The question is {g}. {source} nothing about {s}.",
+)
+_NOT_THIS = (
+    "The user asks {g}. I know of {s}, but not this.",
+    "The user asks {g}. {s} is named, but this is not said.",
+)
+# Whose values may be told through another relation: a person's things, friends.
+_TANGLED = ("gift", "friend", "owner", "maker", "place")
+
+
+def recall_turn(chat: Chat, fact: Fact | None = None) -> Turn | None:
+    """A question about one of the facts; None where there are none."""
+    if not chat.book.facts:
+        return None
+    fact = fact or chat.rng.choice(chat.book.facts)
+    question = ask(chat.rng, chat.lexicon, fact)
+    return Turn(
+        casual(chat.rng, question.asked),
+        question.thought,
+        question.answer,
+        "recall",
+        values=(question.value,),
+        fact_text=fact.text,
+        short=question.value,
+    )
+
+
+def _unknown_subject(chat: Chat) -> tuple[Relation, str] | None:
+    """A subject of a kind that is talked about, which is not."""
+    rng, book = chat.rng, chat.book
+    known = [fact.relation for fact in book.facts if fact.relation.group in GROUPS]
+    relation = rng.choice(known) if known and rng.random() < 0.85 else rng.choice(GROUPS["people"])
+    subject = book.new_subject(relation.subject)
+    return None if subject is None else (relation, subject)
+
+
+def _untold_relation(chat: Chat) -> tuple[Relation, str] | None:
+    """A known subject with something that is not said about it."""
+    rng, book = chat.rng, chat.book
+    known = [fact for fact in book.facts if fact.relation.group in GROUPS]
+    if not known:
+        return None
+    subject = rng.choice(known)
+    options = [
+        relation
+        for relation in GROUPS[subject.relation.group]
+        if relation.subject == subject.relation.subject
+        and relation.label not in _TANGLED
+        and not book.has_key(relation, subject.subject)
+    ]
+    return (rng.choice(options), subject.subject) if options else None
+
+
+def absent_turn(chat: Chat) -> Turn | None:
+    """A question that the conversation does not answer, near misses included."""
+    rng = chat.rng
+    roll = rng.random()
+    if roll < 0.2:
+        untold = [r for r in MINE if not any(f.relation.key == r.key for f in chat.book.facts)]
+        relation = rng.choice(untold) if untold else None
+        found = (relation, chat.lexicon.draw(rng, relation.subject)) if relation else None
+        thoughts = _NOTHING[:2]
+    elif roll < 0.5:
+        found, thoughts = _untold_relation(chat), _NOT_THIS
+    else:
+        found, thoughts = _unknown_subject(chat), _NOTHING
+    if found is None:
+        found, thoughts = _unknown_subject(chat), _NOTHING
+    if found is None:
+        return None
+    relation, subject = found
+    probe = Fact(relation, subject, "", "")
+    gist = relation.gist.format(s=subject, v="", av="")
+    if rng.random() < 0.3:
+        asked = rng.choice(("Do you know {g}?", "Tell me {g}.", "Can you tell me {g}?")).format(g=gist)
+    else:
+        asked = chat.lexicon.wording(rng, relation.asks).format(s=subject)
+        asked = asked[0].upper() + asked[1:]
+    named = f"the {subject}" if relation.subject in ("object", "site", "venue", "event") else subject
+    named = f"order {subject}" if relation.subject == "order" else named
+    if relation.group == "mine":
+        gist, named = gist.replace("the user's", "your").replace("the user", "you"), "it"
+    thought_gist = relation.gist.format(s=probe.subject)
+    thought = rng.choice(thoughts).format(g=thought_gist, s=named, source="The text says")
+    answer = rng.choice(_UNKNOWN).format(g=gist)
+    return Turn(casual(rng, asked), thought[0].upper() + thought[1:], answer, "absent", checks=(("unknown", ""),))
+
+
+_TOLD_REPLIES = (
+    "Got it. {a}",
+    "I will remember that. {a}",
+    "Thank you for telling me. {a}",
+    "Noted: {a}",
+    "Ok, I will keep that in mind.",
+    "Thanks, I will remember it.",
+    "Good to know.",
+    "All right, noted.",
+    "I see. {a}",
+)
+
+
+def told_turn(chat: Chat) -> Turn | None:
+    """The user tells something about themselves."""
+    rng, book = chat.rng, chat.book
+    relation = rng.choice(MINE)
+    fact = book.make(relation, chat.lexicon.draw(rng, relation.subject), "user")
+    if fact is None:
+        return None
+    return _acknowledged(chat, fact)
+
+
+def _acknowledged(chat: Chat, fact: Fact) -> Turn:
+    rng = chat.rng
+    user = fact.text if rng.random() < 0.6 else fact.text[0].lower() + fact.text[1:].rstrip(".")
+    answer = rng.choice(_TOLD_REPLIES).format(a=fact.filled(fact.relation.answers[0]))
+    said = rng.choice(("The user tells me: {t}", "The user says: {t} I will remember it."))
+    return Turn(
+        user, said.format(t=fact.text), answer, "told",
+        any_of=(fact.value, "noted", "remember", "mind", "know", "got it", "thanks", "thank you"),
+    )  # fmt: skip
+
+
+_CORRECTIONS = ("Actually, {x}", "Sorry, I was wrong. {x}", "Correction: {x}", "That has changed: {x}")
+
+
+def corrected_turn(chat: Chat) -> Turn | None:
+    """The user takes a fact back: from now on the new value counts."""
+    rng = chat.rng
+    options = [f for f in chat.book.facts if f.relation is not ITEM]
+    if not options:
+        return None
+    old = rng.choice(options)
+    newer = chat.book.correct(old, rng.choice(old.relation.says))
+    if newer is None:
+        return None
+    user = rng.choice(_CORRECTIONS).format(x=newer.text)
+    turn = _acknowledged(chat, newer)
+    return Turn(user, turn.thought, turn.answer, "told", any_of=turn.any_of)
+
+
+def source_name(chat: Chat, fact: Fact) -> str:
+    return chat.rng.choice(SOURCES[fact.source])
+
+
+def named(value: str, kind: str) -> str:
+    return article(value) if kind == "job" else value
