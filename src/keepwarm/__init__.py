@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from keepwarm.model import backend
 
 if TYPE_CHECKING:
-    from mlx_lm import load as load
-
     from keepwarm.cache.placement import Placement as Placement
     from keepwarm.cache.store import PrefixCache as PrefixCache
     from keepwarm.engine.engine import Engine as Engine
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from keepwarm.engine.request import Request as Request
     from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.model.caches import cache_maker as cache_maker
+    from keepwarm.model.loader import load as load
     from keepwarm.prompt.boundaries import Boundary as Boundary
     from keepwarm.prompt.boundaries import BoundaryKind as BoundaryKind
     from keepwarm.prompt.boundaries import Prompt as Prompt
@@ -40,7 +39,7 @@ _HOMES = {
     "Sampling": "keepwarm.engine.request",
     "Session": "keepwarm.session",
     "cache_maker": "keepwarm.model.caches",
-    "load": "mlx_lm",
+    "load": "keepwarm.model.loader",
     "render_chat": "keepwarm.prompt.render",
     "render_text": "keepwarm.prompt.render",
 }
