@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 # No test may need the network; this holds for whatever is imported after this line.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Every core has tests of its own, and OpenBLAS would start a thread per core in each of them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A first example pays for imports and compiled kernels: times say nothing about the code.
 settings.register_profile(
@@ -49,3 +51,7 @@ def pytest_configure() -> None:
     if mx.default_device() == mx.cpu:
         # There, mlx starts a C++ compiler for every new shape of a compiled function.
         mx.disable_compile()
+    # What the server computes with; mlx-lm's own is compared in tests/model.
+    from keepwarm.model import speedups
+
+    speedups.install()
