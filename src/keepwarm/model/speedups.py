@@ -45,6 +45,16 @@ class Replacement:
 REPLACEMENTS = (
     # qwen3_5, qwen3_next, kimi_linear, kimi_k3, olmo_hybrid, bailing_moe_v3
     Replacement("gated_delta", "gated_delta_ops", "gated_delta:gated_delta"),
+    # mamba2, nemotron_h, falcon_h1, granitemoehybrid, plamo2: no loop, but matrices of 256 x 256
+    Replacement("ssm", "ssm_attn", "decayed_attention:ssm_attn"),
+    Replacement("bailing_moe_linear", "recurrent_gla", "decayed_attention:recurrent_gla"),
+    # mamba and falcon_mamba
+    Replacement("mamba", "MambaBlock._process_sequence", "selective_scan:mamba_sequence"),
+    Replacement("jamba", "JambaMambaMixer.ssm_step", "selective_scan:jamba_step"),
+    Replacement("rwkv7", "Rwkv7TimeMixing._wkv7", "rwkv:wkv7"),
+    Replacement("recurrent_gemma", "rnn_scan", "linear_recurrence:rnn_scan"),
+    # no recurrence: its experts are called token by token
+    Replacement("dbrx", "SparseMoeBlock.__call__", "grouped_experts:dbrx_moe"),
 )
 
 _originals: dict[Replacement, Any] = {}
