@@ -13,6 +13,7 @@ from models.sprout.lexicon import Lexicon
 if TYPE_CHECKING:
     from models.sprout.personas import Persona
     from models.sprout.rules import Rule
+    from models.sprout.toolbox import Tool
 
 Message = dict[str, Any]
 
@@ -22,7 +23,8 @@ _MARKUP_LEN = 5  # <|im_start|>, role, newline, <|im_end|>, newline
 
 def estimated_len(text: str) -> int:
     """About how many tokens a text has: long and invented words have several."""
-    return sum(1 if len(piece) < 8 else 2 for piece in _PIECES.findall(text)) + 1
+    num_pieces = sum(1 if len(piece) < 8 else 2 for piece in _PIECES.findall(text))
+    return num_pieces * 7 // 8 + 1  # measured: some pieces go together
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Turn:
     checks: tuple[tuple[str, str], ...] = ()
     fact_text: str = ""  # where the needed fact stands
     short: str = ""  # the answer in as few words as can be
+    is_upper_safe: bool = False  # holds no word whose capitals were never seen
 
     def with_answer(self, answer: str) -> Turn:
         return replace(self, answer=answer)
@@ -53,6 +56,7 @@ class Chat:
     rules: list[Rule] = field(default_factory=list)
     persona: Persona | None = None
     tools: list[Message] | None = None
+    toolbox: list[Tool] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # said by the user, not yet answered
     spent: int = 0

@@ -55,9 +55,19 @@ def _is_replaced(text: str, pair: str) -> bool:
     return not holds(text, wrong) and holds(text, right)
 
 
+def _last_number(text: str, number: str) -> bool:
+    found = re.findall(r"\d+", text)
+    return bool(found) and found[-1] == number
+
+
+_NO_TOOL = re.compile(
+    r"no tool|none of my tools|not possible|(?:can't|cannot) do|do(?:n't| not) have a tool", re.IGNORECASE
+)
 _CHECKS = {
+    "last_number": _last_number,
+    "no_tool": lambda text, _: _NO_TOOL.search(text) is not None,
     "ends": _ends,
-    "begins": lambda text, sign: text.lstrip("\"'*( ").startswith(sign),
+    "begins": lambda text, sign: text.lstrip("\"'*([=_ ").startswith(sign),
     "capitals": lambda text, _: text == text.upper() and any(c.isalpha() for c in text),
     "one_word": lambda text, num: len(text.split()) <= int(num),
     "mentions": holds,

@@ -49,6 +49,10 @@ class Fact:
     text: str  # as it stands in the conversation
     source: str = "document"
 
+    @property
+    def sentence(self) -> str:
+        return self.text if self.text.endswith(".") else f"{self.text}."
+
     def filled(self, template: str) -> str:
         text = template.format(s=self.subject, v=self.value, av=article(self.value))
         return text[0].upper() + text[1:]
@@ -62,11 +66,6 @@ class Question:
     thought: str
     answer: str
     value: str  # what the answer must hold
-    fact: Fact | None = None
-
-
-def _first(text: str) -> str:
-    return text.split()[-1].lower() if text else text
 
 
 @dataclass
@@ -148,7 +147,7 @@ class FactBook:
 def looked_up(rng: Random, gist: str, fact: Fact) -> str:
     """The thought that finds a fact by quoting it."""
     source = rng.choice(SOURCES[fact.source])
-    return rng.choice(_LOOKED).format(g=gist, source=source, text=fact.text)
+    return rng.choice(_LOOKED).format(g=gist, source=source, text=fact.sentence)
 
 
 def ask(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
@@ -158,14 +157,19 @@ def ask(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
         core = fact.filled(lexicon.wording(rng, relation.asks_subject))
         gist = relation.gist_subject.format(s=fact.subject, v=fact.value)
         answer = fact.text if fact.text.endswith(".") and rng.random() < 0.5 else _subject_alone(fact)
-        return Question(_worded(rng, core), looked_up(rng, gist, fact), answer, fact.subject, fact)
+        return Question(_worded(rng, core), looked_up(rng, gist, fact), answer, fact.subject)
+    return ask_value(rng, lexicon, fact)
+
+
+def ask_value(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
+    relation = fact.relation
     gist = relation.gist.format(s=fact.subject, v=fact.value)
     if rng.random() < 0.35:
         core = lexicon.wording(rng, _BY_GIST).format(g=gist)
     else:
         core = _worded(rng, fact.filled(lexicon.wording(rng, relation.asks)))
     answer = fact.filled(rng.choice(relation.answers))
-    return Question(core, looked_up(rng, gist, fact), answer, fact.value, fact)
+    return Question(core, looked_up(rng, gist, fact), answer, fact.value)
 
 
 def _subject_alone(fact: Fact) -> str:

@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
-from models.sprout.chat import Chat, Turn
+from collections.abc import Callable
+
+from models.sprout.calls import Loop, add_tools, call_loop, no_tool_turn, parallel_loop, result_loop, second_call_loop
+from models.sprout.chat import Chat, Message, Turn
+from models.sprout.check import holds
 from models.sprout.documents import document, prose
-from models.sprout.turns import absent_turn, corrected_turn, recall_turn, told_turn
+from models.sprout.personas import add_persona, persona_turn
+from models.sprout.rules import (
+    add_brief,
+    add_capitals,
+    add_replacing,
+    add_rules,
+    add_secret,
+    add_taboo,
+    obeyed,
+    secret_turn,
+)
+from models.sprout.sums import number_turn
+from models.sprout.talk import talk_turn, world_turn
+from models.sprout.turns import (
+    absent_turn,
+    both_turn,
+    corrected_turn,
+    direct_turn,
+    is_closed,
+    recall_turn,
+    told_turn,
+)
+
+# Kind → (share of the mixture, shortest length in tokens that it fits in).
+KINDS: dict[str, tuple[float, int]] = {
+    "recall": (0.38, 0),
+    "absent": (0.10, 0),
+    "rule": (0.14, 120),
+    "persona": (0.05, 120),
+    "tool": (0.11, 160),
+    "tool_result": (0.06, 240),
+    "arithmetic": (0.05, 80),
+    "smalltalk": (0.06, 0),
+    "world": (0.03, 80),
+    "told": (0.02, 0),
+}
 
 _INTROS = (
     "Here are some notes.", "Read this text.", "Please read this:", "Document:", "I have some notes for you:",
@@ -17,73 +56,228 @@ _READ = (
     "Done. What do you want to know?",
     "I read it. Go ahead and ask.",
 )
+_PLAIN_SYSTEM = (
+    "You are a helpful assistant.", "You are sprout.", "You are a friendly helper.", "Answer briefly.",
+    "You are a helpful assistant. Answer from the conversation.", "Be kind and brief.", "You help the user.",
+    "You are sprout, a small model. Use only what the conversation says.", "Answer the questions of the user.",
+    "You are a careful assistant. If you do not know, say so.",
+)  # fmt: skip
 
 
 def set_facts(chat: Chat, room: int) -> None:
-    """Puts facts worth about `room` tokens into the system prompt, a document or told turns."""
+    """Puts facts worth about `room` tokens into the system prompt, a document or both."""
     rng = chat.rng
     roll = rng.random()
-    if room < 20:
-        return
-    if roll < 0.2:
+    if roll < 0.2 and room > 25:
         chat.add_system(prose(chat, room, "system"))
         return
-    if roll < 0.3:
+    if roll < 0.3 and room > 60:
         part = room // 2
         chat.add_system(prose(chat, part, "system"))
         room -= part
     text = document(chat, room)
     if not text:
         return
-    intro = rng.choice(_INTROS)
     if room < 60:
         chat.add_pending(text)
         return
-    chat.add_pending(f"{intro}\n{text}".strip())
+    chat.add_pending(f"{rng.choice(_INTROS)}\n{text}".strip())
     if rng.random() < 0.25:
-        chat.say("", rng.choice(_READ))
+        chat.say("", obeyed(Turn("", "", rng.choice(_READ), "", is_upper_safe=True), chat.rules).answer)
+
+
+_PAST: tuple[tuple[float, Callable[[Chat], Turn | None]], ...] = (
+    (0.62, recall_turn),
+    (0.09, both_turn),
+    (0.10, absent_turn),
+    (0.06, told_turn),
+    (0.03, corrected_turn),
+    (0.04, talk_turn),
+    (0.02, world_turn),
+    (0.03, number_turn),
+    (0.01, persona_turn),
+)
+
+_EMPTY = (told_turn, told_turn, talk_turn, number_turn, world_turn, absent_turn)
+
+
+def fitted(chat: Chat, turn: Turn | None) -> Turn | None:
+    """`turn` as the rules want it; None where they cannot be followed."""
+    if turn is None:
+        return None
+    for rule in chat.rules:
+        if rule.name == "capitals" and not turn.is_upper_safe:
+            return None
+        if rule.name == "replaces" and turn.short != rule.sign and holds(turn.answer, rule.sign):
+            return None
+        if rule.name == "taboo" and holds(f"{turn.user} {turn.answer}", rule.sign) and "refuses" not in dict(turn.checks):
+            return None
+    return obeyed(turn, chat.rules)
 
 
 def past_turns(chat: Chat, reserve: int) -> None:
     """Questions and answers while there is room."""
     rng = chat.rng
+    makers = [maker for _, maker in _PAST]
+    shares = [share for share, _ in _PAST]
     num_fails = 0
-    while chat.room > reserve + 36 and num_fails < 6:
-        roll = rng.random()
-        turn: Turn | None
-        if roll < 0.72:
-            turn = recall_turn(chat)
-        elif roll < 0.84:
-            turn = absent_turn(chat)
-        elif roll < 0.94:
-            turn = told_turn(chat)
-        else:
-            turn = corrected_turn(chat)
+    while chat.room > reserve + 36 and num_fails < 8:
+        if chat.toolbox and rng.random() < 0.25 and chat.room > reserve + 130:
+            _past_loop(chat)
+            continue
+        turn = fitted(chat, (rng.choices(makers, shares)[0] if chat.book.facts else rng.choice(_EMPTY))(chat))
         if turn is None:
             num_fails += 1
             continue
         chat.say(turn.user, turn.answer)
 
 
-def last_turn(chat: Chat, kind: str) -> Turn:
-    """The question that the sample is for."""
-    if kind == "absent":
-        turn = absent_turn(chat)
-        if turn is not None:
-            return turn
-    return recall_turn(chat) or told_turn(chat) or last_turn(chat, kind)
+def _past_loop(chat: Chat) -> None:
+    """A request with its call and answer, thoughts forgotten."""
+    loop = result_loop(chat, 1)
+    for message in loop.messages:
+        message.pop("reasoning_content", None)
+        chat.charge(str(message.get("tool_calls", message["content"])))
+    answer = obeyed(Turn("", "", loop.answer, ""), chat.rules).answer
+    chat.charge(answer)
+    chat.spent += 20
+    chat.messages += [*loop.messages, {"role": "assistant", "content": answer}]
 
 
-def compose(chat: Chat, kind: str, reserve: int) -> Turn:
-    """Fills `chat` up to its last question, which is returned."""
-    room = chat.target_len - reserve
-    set_facts(chat, int(room * chat.rng.uniform(0.35, 0.9)))
+def _first_of(chat: Chat, *makers: Callable[[Chat], Turn | None]) -> Turn:
+    """The first turn that can be made and fits the rules; makers are tried several times."""
+    for maker in makers:
+        for _ in range(8):
+            turn = fitted(chat, maker(chat))
+            if turn is not None:
+                return turn
+    return obeyed(talk_turn(chat), chat.rules)
+
+
+def _set_scene(chat: Chat, kind: str) -> None:
+    """The system prompt, before facts are added."""
+    rng = chat.rng
+    if kind == "persona" or (kind != "tool" and chat.target_len > 150 and rng.random() < 0.06):
+        add_persona(chat)
+    elif rng.random() < 0.3 and chat.target_len > 80:
+        chat.add_system(chat.lexicon.wording(rng, _PLAIN_SYSTEM))
+    if kind not in ("rule", "tool") and chat.target_len > 150 and rng.random() < 0.08:
+        add_rules(chat, 1)
+    if kind in ("tool", "tool_result"):
+        add_tools(chat, max(1, min(rng.randint(1, 6), (chat.target_len - 90) // 60)))
+    elif chat.target_len > 500 and rng.random() < 0.05:
+        add_tools(chat, rng.randint(1, 3))
+
+
+def compose(chat: Chat, kind: str, reserve: int) -> Loop:
+    """Fills `chat` and gives the last question and reply, as messages with what makes it right."""
+    rng = chat.rng
+    variant = ""
+    _set_scene(chat, kind)
+    if kind == "rule":
+        variant = rng.choices(
+            ("plain", "brief", "capitals", "replaces", "secret", "taboo"), (60, 9, 8, 8, 8, 7)
+        )[0]
+        _RULE_SCENES.get(variant, _plain_rules)(chat)
+    share = rng.uniform(0.3, 0.85) if kind in ("recall", "absent", "rule") else rng.uniform(0.0, 0.7)
+    room = int((chat.room - reserve) * share)
+    if kind in ("recall", "absent", "rule") or room > 30:
+        set_facts(chat, max(room, 14))
+    extra = _late_rule(chat, variant)
     past_turns(chat, reserve)
-    return last_turn(chat, kind)
+    if kind in ("tool", "tool_result"):
+        return _tool_end(chat, kind)
+    return _as_loop(chat, _last_turn(chat, kind, variant, extra))
 
 
-# Kind → (share of the mixture, shortest length in tokens that it fits in).
-KINDS: dict[str, tuple[float, int]] = {
-    "recall": (0.8, 0),
-    "absent": (0.2, 0),
+def _plain_rules(chat: Chat) -> None:
+    add_rules(chat, 1 if chat.rng.random() < 0.75 else 2)
+
+
+_RULE_SCENES: dict[str, Callable[[Chat], None]] = {
+    "brief": add_brief,
+    "capitals": add_capitals,
+    "secret": add_secret,
+    "replaces": lambda _: None,  # needs a fact first
+    "taboo": lambda _: None,
 }
+
+
+def _late_rule(chat: Chat, variant: str) -> Turn | None:
+    """Rules about one of the facts. Gives the turn that shows whether it is followed."""
+    rng = chat.rng
+    if variant == "replaces":
+        options = [f for f in chat.book.facts if " " not in f.value and f.relation.value in ("place", "person", "colour", "item", "word", "pet")]
+        if options:
+            fact = rng.choice(options)
+            add_replacing(chat, fact, chat.lexicon.draw(rng, fact.relation.value))
+            return direct_turn(chat, fact)
+    if variant == "taboo":
+        options = [f for f in chat.book.facts if f.relation.subject == "person"]
+        if options:
+            fact = rng.choice(options)
+            add_taboo(chat, fact)
+            return direct_turn(chat, fact)
+    return None
+
+
+def _last_turn(chat: Chat, kind: str, variant: str, extra: Turn | None) -> Turn:
+    if kind == "recall":
+        return _first_of(chat, both_turn if chat.rng.random() < 0.06 else recall_turn, recall_turn, told_turn)
+    if kind == "rule":
+        return _rule_end(chat, variant, extra)
+    makers: dict[str, Callable[[Chat], Turn | None]] = {
+        "absent": absent_turn,
+        "persona": persona_turn,
+        "arithmetic": number_turn,
+        "smalltalk": talk_turn,
+        "world": world_turn,
+        "told": told_turn,
+    }
+    return _first_of(chat, makers[kind])
+
+
+def _rule_end(chat: Chat, variant: str, extra: Turn | None) -> Turn:
+    if extra is not None:
+        return obeyed(extra, chat.rules)
+    if variant == "secret":
+        return _first_of(chat, secret_turn)
+    if variant in ("brief", "capitals"):
+        if variant == "capitals":
+            closed = [fact for fact in chat.book.facts if is_closed(fact)]
+            if closed:
+                return obeyed(direct_turn(chat, chat.rng.choice(closed)), chat.rules)
+            return _first_of(chat, talk_turn)
+        return _first_of(chat, recall_turn)
+    makers = (recall_turn, recall_turn, talk_turn, number_turn, absent_turn, told_turn)
+    return _first_of(chat, chat.rng.choice(makers), recall_turn)
+
+
+def _tool_end(chat: Chat, kind: str) -> Loop:
+    rng = chat.rng
+    roll = rng.random()
+    if kind == "tool_result":
+        loop = result_loop(chat, 2 if roll < 0.15 and chat.target_len > 400 else 1)
+        turn = obeyed(Turn("", loop.thought, loop.answer, kind, values=loop.values), chat.rules)
+        loop.thought, loop.answer, loop.checks = turn.thought, turn.answer, turn.checks
+        final: Message = {"role": "assistant", "content": turn.answer, "reasoning_content": turn.thought}
+        loop.messages.append(final)
+        return loop
+    if roll < 0.12:
+        return _as_loop(chat, _first_of(chat, no_tool_turn))
+    if roll < 0.18 and chat.book.facts:
+        return _as_loop(chat, _first_of(chat, recall_turn))
+    if roll < 0.28 and chat.target_len > 300:
+        return parallel_loop(chat)
+    if roll < 0.38 and chat.target_len > 350:
+        return second_call_loop(chat)
+    return call_loop(chat)
+
+
+def _as_loop(chat: Chat, turn: Turn) -> Loop:
+    user: Message = {"role": "user", "content": chat.user_text(turn.user)}
+    reply: Message = {"role": "assistant", "content": turn.answer, "reasoning_content": turn.thought}
+    return Loop(
+        [user, reply], (), turn.values, turn.thought, turn.answer,
+        any_of=turn.any_of, checks=turn.checks, fact_text=turn.fact_text,
+    )  # fmt: skip

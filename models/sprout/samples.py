@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from models.sprout.chat import Chat, Turn, estimated_len
-from models.sprout.check import Accepts, holds, is_accepted
+from models.sprout.calls import Loop
+from models.sprout.chat import Chat, estimated_len
+from models.sprout.check import Accepts, call_as_data, is_accepted
 from models.sprout.kinds import KINDS, compose
 from models.sprout.lexicon import TRAINING, Lexicon
 
 Message = dict[str, Any]
+
+_FILL = 0.95  # of the wanted length, by estimate: few samples may be longer than wanted
 
 __all__ = ["KINDS", "Sample", "is_right", "make_sample"]
 
@@ -30,51 +33,57 @@ class Sample:
     distance_tokens: int | None  # about how far back the needed fact begins
 
 
-def _distance(chat: Chat, turn: Turn, final: list[Message]) -> int | None:
+def _distance(messages: list[Message], fact_text: str) -> int | None:
     """About how many tokens lie between the needed fact and the reply."""
-    if not turn.fact_text:
+    if not fact_text:
         return None
-    texts = ["\n".join(chat.system), *(str(m.get("content")) for m in [*chat.messages, *final[:-1]])]
     distance = 0
-    for text in reversed(texts):
-        place = text.rfind(turn.fact_text)
+    for message in reversed(messages[:-1]):
+        text = str(message["content"])
+        place = text.rfind(fact_text)
         if place >= 0:
             return distance + estimated_len(text[place:])
         distance += estimated_len(text) + 5
     return None
 
 
-def _accepts(chat: Chat, turn: Turn) -> Accepts:
+def _accepts(chat: Chat, loop: Loop) -> Accepts:
     """Nothing that the conversation tells of something else may stand in the reply."""
-    rejects = []
+    rejects: dict[str, None] = {}
+    asked = str(loop.messages[0]["content"])
+    allowed = f"{loop.answer}\n{asked[-300:]}".lower()
     for fact in chat.book.facts:
         for value in (fact.value, fact.subject):
-            if value == "me" or value in rejects or not value:
-                continue
-            if not holds(turn.answer, value) and not holds(turn.user, value):
-                rejects.append(value)
-    return Accepts(turn.values, turn.any_of, tuple(rejects), turn.checks)
+            # Cheap first: most values are nowhere in the question or the answer.
+            if value not in ("", "me") and value.lower() not in allowed:
+                rejects[value] = None
+    calls = tuple(call_as_data(name, arguments) for name, arguments in loop.calls)
+    return Accepts(loop.values, loop.any_of, tuple(rejects), loop.checks, calls)
 
 
 def make_sample(
     rng: Random, target_len: int, kind: str | None = None, lexicon: Lexicon = TRAINING
 ) -> Sample:
-    """A conversation of at most about `target_len` tokens. Mutates `rng` only."""
+    """A conversation of at most about `target_len` tokens, or the shortest of its kind. Mutates
+    `rng` only."""
     if kind is None:
         fitting = [(k, share) for k, (share, shortest) in KINDS.items() if shortest <= target_len]
         kind = rng.choices([k for k, _ in fitting], [share for _, share in fitting])[0]
-    is_thinking = rng.random() < 0.7
-    chat = Chat.empty(rng, lexicon, int(target_len * 0.95))
-    turn = compose(chat, kind, 70 if is_thinking else 40)
-    user = chat.user_text(turn.user)
-    reply = {"role": "assistant", "content": turn.answer}
-    if is_thinking:
-        reply["reasoning_content"] = turn.thought
-    final = [{"role": "user", "content": user}, reply]
-    messages = [*chat.system_message(), *chat.messages, *final]
-    return Sample(
-        messages, chat.tools, is_thinking, kind, _accepts(chat, turn), _distance(chat, turn, final)
-    )
+    is_thinking = rng.random() < (0.7 if target_len >= 90 else 0.0)
+    chat = Chat.empty(rng, lexicon, int(target_len * _FILL))
+    loop = compose(chat, kind, _reserve(kind, is_thinking))
+    if not is_thinking:
+        for message in loop.messages:
+            message.pop("reasoning_content", None)
+    messages = [*chat.system_message(), *chat.messages, *loop.messages]
+    distance = _distance(messages, loop.fact_text)
+    return Sample(messages, chat.tools, is_thinking, kind, _accepts(chat, loop), distance)
+
+
+def _reserve(kind: str, is_thinking: bool) -> int:
+    """About how many tokens the last question and reply take."""
+    most = {"tool": 100, "tool_result": 150, "rule": 85}.get(kind, 70)
+    return most if is_thinking else most - 30
 
 
 def is_right(sample: Sample, reply_text: str, tool_calls: Sequence[Any] = ()) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from models.sprout.chat import Chat, Turn
 from models.sprout.documents import GROUPS, ITEM
-from models.sprout.facts import SOURCES, Fact, ask, casual
-from models.sprout.lexicon import article
+from models.sprout.facts import SOURCES, Fact, Question, ask, ask_value, casual
 from models.sprout.mine import MINE
 from models.sprout.relations import Relation
+from models.sprout.rules import refused
 
 _UNKNOWN = (
     "I do not know {g}.",
@@ -29,16 +29,31 @@ _NOT_THIS = (
     "The user asks {g}. {s} is named, but this is not said.",
 )
 # Whose values may be told through another relation: a person's things, friends.
+_CLOSED = ("colour", "day", "month", "number", "small", "age", "year", "time", "code", "instrument")
 _TANGLED = ("gift", "friend", "owner", "maker", "place")
 
 
-def recall_turn(chat: Chat, fact: Fact | None = None) -> Turn | None:
+def recall_turn(chat: Chat) -> Turn | None:
     """A question about one of the facts; None where there are none."""
     if not chat.book.facts:
         return None
-    fact = fact or chat.rng.choice(chat.book.facts)
-    question = ask(chat.rng, chat.lexicon, fact)
-    return Turn(
+    fact = chat.rng.choice(chat.book.facts)
+    return _asked(chat, fact, ask(chat.rng, chat.lexicon, fact))
+
+
+def direct_turn(chat: Chat, fact: Fact) -> Turn:
+    """A question for the value of `fact`."""
+    return _asked(chat, fact, ask_value(chat.rng, chat.lexicon, fact))
+
+
+def is_closed(fact: Fact) -> bool:
+    """Whether its value is of a closed class, so that its capitals are known."""
+    return fact.relation.value in _CLOSED
+
+
+def _asked(chat: Chat, fact: Fact, question: Question) -> Turn:
+    is_value = question.value == fact.value
+    turn = Turn(
         casual(chat.rng, question.asked),
         question.thought,
         question.answer,
@@ -46,7 +61,24 @@ def recall_turn(chat: Chat, fact: Fact | None = None) -> Turn | None:
         values=(question.value,),
         fact_text=fact.text,
         short=question.value,
+        is_upper_safe=is_value and is_closed(fact),
     )
+    return refused(chat, turn, fact) if is_value else turn
+
+
+def both_turn(chat: Chat) -> Turn | None:
+    """Two questions in one message."""
+    if len(chat.book.facts) < 2:
+        return None
+    facts = chat.rng.sample(chat.book.facts, 2)
+    one, other = (ask_value(chat.rng, chat.lexicon, fact) for fact in facts)
+    told = [fact.filled(fact.relation.answers[0]) for fact in facts]
+    second = other.asked[0].lower() + other.asked[1:]
+    joined = chat.rng.choice((f"{one.asked} And {second}", f"{one.asked} {other.asked}"))
+    sources = [chat.rng.choice(SOURCES[fact.source]) for fact in facts]
+    thought = f"There are two questions. {sources[0]}: {facts[0].sentence} {sources[1]}: {facts[1].sentence}"
+    return Turn(joined, thought, " ".join(told), "recall", values=(one.value, other.value),
+                fact_text=facts[0].text)  # fmt: skip
 
 
 def _unknown_subject(chat: Chat) -> tuple[Relation, str] | None:
@@ -107,7 +139,7 @@ def absent_turn(chat: Chat) -> Turn | None:
     thought_gist = relation.gist.format(s=probe.subject)
     thought = rng.choice(thoughts).format(g=thought_gist, s=named, source="The text says")
     answer = rng.choice(_UNKNOWN).format(g=gist)
-    return Turn(casual(rng, asked), thought[0].upper() + thought[1:], answer, "absent", checks=(("unknown", ""),))
+    return Turn(casual(rng, asked), thought[0].upper() + thought[1:], answer, "absent", checks=(("unknown", ""),), short="I do not know", is_upper_safe=True)
 
 
 _TOLD_REPLIES = (
@@ -160,11 +192,3 @@ def corrected_turn(chat: Chat) -> Turn | None:
     user = rng.choice(_CORRECTIONS).format(x=newer.text)
     turn = _acknowledged(chat, newer)
     return Turn(user, turn.thought, turn.answer, "told", any_of=turn.any_of)
-
-
-def source_name(chat: Chat, fact: Fact) -> str:
-    return chat.rng.choice(SOURCES[fact.source])
-
-
-def named(value: str, kind: str) -> str:
-    return article(value) if kind == "job" else value
