@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keepwarm.cache.policy import POLICIES
-from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill
+from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill, Sampling
 from keepwarm.errors import BadInput
 from keepwarm.model.names import BUILT_IN, DTYPES
 
@@ -279,6 +279,16 @@ class Config:
             decode=self.decode,
             memory_bytes=self.memory_bytes,
             context_len=self.context_len,
+        )
+
+    def sampling(self, vocab_size: int) -> Sampling:
+        """How tokens are chosen where nothing else is said."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            top_k=self.top_k if self.top_k < vocab_size else 0,
+            repetition_penalty=self.repetition_penalty,
         )
 
     def template_kwargs(self) -> dict[str, Any]:

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from keepwarm import Placement
+from keepwarm.cli.engine import make_engine
 from keepwarm.cli.main import main
-from keepwarm.cli.serve import make_engine
 from keepwarm.config import Config, Percent
 from tests.compat.serving import save_small_model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,28 @@ _TITLES = {
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds one flag for each setting. Mutates."""
+def add_flags(
+    parser: argparse.ArgumentParser,
+    *,
+    titles: Mapping[str, str] = _TITLES,
+    without: Sequence[str] = (),
+) -> None:
+    """Adds one flag for each setting of the groups in `titles`, save those `without`. Mutates."""
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
         help="a TOML file with settings by their flags' names",
     )
-    groups = {name: parser.add_argument_group(title) for name, title in _TITLES.items()}
+    groups = {name: parser.add_argument_group(title) for name, title in titles.items()}
     for found, setting in settings():
-        _add(groups[setting.group], found, setting)
+        if setting.group in groups and setting.name not in without:
+            _add(groups[setting.group], found, setting)
 
 
 def config_of(args: argparse.Namespace) -> Config:
     """The settings from flags, environment and file. Raises BadInput."""
-    given = {setting.name: getattr(args, setting.name) for _, setting in settings()}
+    given = {setting.name: getattr(args, setting.name, None) for _, setting in settings()}
     return read_config(given, os.environ, args.config)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from keepwarm.cli import serve
+from keepwarm.cli.chat import command as chat
 from keepwarm.errors import KeepwarmError
 
 
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"keepwarm {version('keepwarm')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     serve.add_to(commands)
+    chat.add_to(commands)
     args = parser.parse_args(argv)
     try:
         status: int = args.run(args)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from keepwarm.config import Config
 from keepwarm.engine.status import Status
-from keepwarm.model.names import weights_bytes
+from keepwarm.model.names import shown_name, weights_bytes
 from keepwarm.server.guard import is_loopback
 
 
@@ -26,8 +26,9 @@ def loading_bar(name: str) -> Iterator[Callable[[], None]]:
     if total is not None:
         columns.insert(2, DownloadColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=total)
+    is_seen = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
+        task = progress.add_task(shown_name(name), total=total)
 
         def update() -> None:
             if total is not None:

@@ -7,14 +7,11 @@ import argparse
 import errno
 import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keepwarm.cli.flags import add_flags, config_of
-from keepwarm.config import Config, Percent
+from keepwarm.config import Config
 from keepwarm.errors import BadInput
-
-if TYPE_CHECKING:
-    from keepwarm.engine.engine import Engine
 
 _EXAMPLES = """\
 examples:
@@ -55,48 +52,10 @@ def run(args: argparse.Namespace) -> int:
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each file of a download
     with _listen(config) as listener:
+        from keepwarm.cli.engine import make_engine
         from keepwarm.cli.server import Server
 
         return Server(make_engine(config), config, listener).serve_until_stopped()
-
-
-def make_engine(config: Config) -> Engine:
-    """An engine for the model, not started yet. Raises BadInput for what cannot be there."""
-    from keepwarm.cache.placement import Placement
-    from keepwarm.cache.store import PrefixCache
-    from keepwarm.engine.engine import Engine
-    from keepwarm.model.caches import cache_maker
-    from keepwarm.model.loader import model_loader
-
-    load = model_loader(
-        config.model,
-        adapter_path=config.adapter_path,
-        trust_remote_code=config.trust_remote_code,
-        chat_template=config.chat_template,
-        dtype=config.dtype,
-    )
-    placement = Placement(min_span=config.min_span, prefill_step=config.prefill_step)
-
-    def make_cache(model: Any) -> PrefixCache:
-        maker = cache_maker(model, config.kv_bits, config.kv_group_size)
-        return PrefixCache(
-            model if config.kv_bits is None else maker,
-            budget_bytes=_budget_bytes(config.cache_bytes),
-            exact=config.exact,
-            placement=placement,
-            policy=config.policy,
-        )
-
-    return Engine(load, make_cache=make_cache, settings=config.engine_settings())
-
-
-def _budget_bytes(budget: int | Percent | None) -> int | None:
-    """On the engine's thread, once the model is loaded."""
-    if not isinstance(budget, Percent):
-        return budget
-    from keepwarm.engine.memory import free_bytes
-
-    return int(free_bytes() * budget.value / 100)
 
 
 def _listen(config: Config) -> socket.socket:

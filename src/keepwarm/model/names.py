@@ -25,6 +25,12 @@ def built_in_folder() -> Path:
     return folder
 
 
+def shown_name(name: str) -> str:
+    """What a person calls it: a folder goes by its own name, without the way there."""
+    folder = Path(name).expanduser()
+    return folder.resolve().name if folder.is_dir() else name
+
+
 def weights_bytes(name: str) -> int | None:
     """How large the weights of a local model are; None for one that is elsewhere. Raises
     BadInput."""

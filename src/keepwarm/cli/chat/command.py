@@ -1,0 +1,157 @@
+"""`keepwarm chat [MODEL]`: its flags and what they make. What takes long to import is imported
+when it is needed, so that --help and mistakes are answered at once."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from keepwarm.cli.flags import add_flags, config_of
+from keepwarm.config import Config
+from keepwarm.errors import BadInput
+from keepwarm.model.names import shown_name
+
+if TYPE_CHECKING:
+    from keepwarm.cli.chat.conversation import Conversation
+    from keepwarm.engine.engine import Engine
+
+_EXAMPLES = """\
+examples:
+  keepwarm chat
+  keepwarm chat --system "You are a pirate." --temp 0.7
+  keepwarm chat mlx-community/Qwen3-0.6B-4bit --no-thinking
+  echo "What is the capital of France?" | keepwarm chat
+  keepwarm chat < question.txt > answer.txt
+
+In the chat /help shows the commands. Below each answer stands what it took: how much of the prompt
+came from the cache, how much was read, when the first token came. While you type, the conversation
+so far is read ahead. When the input is no terminal, all of it is one question, and only the answer
+is written; the exit status is 0 when there is one.
+
+Flags can also be set in the environment (KEEPWARM_MAX_TOKENS for --max-tokens) or in the file given
+with --config, as for keepwarm serve.
+"""
+
+_TITLES = {
+    "model": "whom to talk to",
+    "cache": "what is kept warm",
+    "engine": "how much it may take",
+    "replies": "what replies are like",
+}
+_NOT_HERE = ("served-name", "decode", "max-running", "max-queue", "max-stall-ms")
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command. Mutates."""
+    parser = commands.add_parser(
+        "chat",
+        usage="keepwarm chat [MODEL] [options]",
+        help="talk to a model here",
+        description="Talk to a model in the terminal. Without a name: sprout, a small model that is"
+        " built in; nothing is downloaded.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    parser.add_argument(
+        "--thinking",
+        action=argparse.BooleanOptionalAction,
+        help="whether the model thinks before it answers, where it can choose",
+    )
+    add_flags(parser, titles=_TITLES, without=_NOT_HERE)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Talks until the person leaves, or answers what is piped in. Returns the exit status; raises
+    BadInput."""
+    config = config_of(args)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    question = "" if is_terminal else _question()
+    with _running_engine(config) as engine:
+        conversation = _conversation(engine, config, args.system, args.thinking)
+        if is_terminal:
+            return _talk(conversation, config)
+        return _answer(conversation, question)
+
+
+def _question() -> str:
+    question = sys.stdin.read().strip()
+    if not question:
+        raise BadInput("there is no question; write one to the standard input")
+    return question
+
+
+@contextmanager
+def _running_engine(config: Config) -> Iterator[Engine]:
+    """The engine with its model loaded; stopped in the end."""
+    from keepwarm.cli.engine import make_engine
+    from keepwarm.cli.progress import loading_bar
+
+    engine = make_engine(config)
+    engine.start()
+    try:
+        with loading_bar(config.model) as update:
+            while not engine.wait_ready(0.1):
+                update()
+    except KeyboardInterrupt:
+        # Reading weights cannot be told to stop, and nothing is to be saved.
+        os._exit(128 + signal.SIGINT)
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+def _conversation(
+    engine: Engine, config: Config, system: str | None, is_thinking: bool | None
+) -> Conversation:
+    from keepwarm.cli.chat.conversation import Conversation
+
+    wanted = {} if is_thinking is None else {"enable_thinking": is_thinking}
+    return Conversation(
+        engine,
+        max_tokens=config.max_tokens,
+        sampling=config.sampling(engine.vocab_size),
+        system=system,
+        template_kwargs=config.template_kwargs() | wanted,
+    )
+
+
+def _talk(conversation: Conversation, config: Config) -> int:
+    from keepwarm.cli.chat.lines import line_editing
+    from keepwarm.cli.chat.loop import Loop
+    from keepwarm.cli.chat.screen import Screen
+
+    screen, name = Screen(), shown_name(config.model)
+    screen.greet(name, conversation.engine.status())
+    with line_editing():
+        Loop(conversation, screen, name).run()
+    return 0
+
+
+def _answer(conversation: Conversation, question: str) -> int:
+    """Only the answer goes to the standard output."""
+    from keepwarm.prompt.reply import Said
+
+    turn = conversation.ask(question)
+    try:
+        for event in turn.events():
+            if isinstance(event, Said):
+                print(event.text, end="", flush=True)
+        print(flush=True)
+    except BrokenPipeError:
+        # Who read the answer has had enough. Python would complain again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if not turn.reply.content:
+        print("keepwarm: the reply ended before it said anything", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,44 @@
+"""An engine made from the settings: what `serve` and `chat` have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keepwarm.cache.placement import Placement
+from keepwarm.cache.store import PrefixCache
+from keepwarm.config import Config, Percent
+from keepwarm.engine.engine import Engine
+from keepwarm.engine.memory import free_bytes
+from keepwarm.model.caches import cache_maker
+from keepwarm.model.loader import model_loader
+
+
+def make_engine(config: Config) -> Engine:
+    """An engine for the model, not started yet. Raises BadInput for what cannot be there."""
+    load = model_loader(
+        config.model,
+        adapter_path=config.adapter_path,
+        trust_remote_code=config.trust_remote_code,
+        chat_template=config.chat_template,
+        dtype=config.dtype,
+    )
+    placement = Placement(min_span=config.min_span, prefill_step=config.prefill_step)
+
+    def make_cache(model: Any) -> PrefixCache:
+        maker = cache_maker(model, config.kv_bits, config.kv_group_size)
+        return PrefixCache(
+            model if config.kv_bits is None else maker,
+            budget_bytes=_budget_bytes(config.cache_bytes),
+            exact=config.exact,
+            placement=placement,
+            policy=config.policy,
+        )
+
+    return Engine(load, make_cache=make_cache, settings=config.engine_settings())
+
+
+def _budget_bytes(budget: int | Percent | None) -> int | None:
+    """On the engine's thread, once the model is loaded."""
+    if not isinstance(budget, Percent):
+        return budget
+    return int(free_bytes() * budget.value / 100)
