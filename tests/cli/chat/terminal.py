@@ -58,6 +58,12 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C, no sooner than a person can: one that comes between readline's prompt and its
+        waiting is only noticed at the next key."""
+        time.sleep(0.3)
+        self.type("\x03")
+
     def say(self, text: str) -> str:
         """One turn: what was shown up to the next prompt."""
         self.type(text + "\r")

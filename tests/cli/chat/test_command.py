@@ -88,13 +88,13 @@ def test_ctrl_c_stops_the_answer_and_twice_leaves(folder: Path, tmp_path: Path) 
         chat.type("w10\r")
         chat.wait_for("w10\n")  # as it was typed
         chat.wait_for(" w")
-        chat.type("\x03")
+        chat.interrupt()
         assert "stopped (Ctrl-C again leaves)" in chat.wait_for("you> ")
         assert "2 messages" in chat.say(f"/save {tmp_path / 'talk.json'}")
-        chat.type("\x03")
+        chat.interrupt()
         chat.wait_for("Ctrl-C again, Ctrl-D or /quit leaves")
         chat.wait_for("you> ")
-        chat.type("\x03")
+        chat.interrupt()
         assert chat.status() == 0
 
 
