@@ -10,7 +10,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-LENGTHS = (192, 384, 768, 1536, 2304, 3456)
+LENGTHS = (192, 384, 768, 1536, 2560, 4096)
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Plan:
     lengths: tuple[int, ...] = LENGTHS
     pass_mark: float = 0.9
     shorter_share: float = 0.25  # of the batches, once there are shorter lengths
+    last_shorter_share: float = 0.6  # at the last stage: short rows hold many more dialogues
     num_warmup_steps: int = 100
     decay_share: float = 0.2  # of the time, at the end: the learning rate falls to nothing
     last_share: float = 0.1  # of the time, before the decay: kept free for the longest rows
@@ -75,7 +76,8 @@ class Curriculum:
         """The row length of the next batch: mostly the present one; while decaying, any."""
         if elapsed_s >= self.plan.decay_from_s:
             return rng.choice(self.plan.lengths[: self.stage + 1])
-        if self.stage and rng.random() < self.plan.shorter_share:
+        share = self.plan.last_shorter_share if self.is_last else self.plan.shorter_share
+        if self.stage and rng.random() < share:
             return rng.choice(self.plan.lengths[: self.stage])
         return self.length
 

@@ -28,13 +28,22 @@ WIDTH_STEP = 64  # rows are as wide as the longest of them, rounded up to whole 
 
 @dataclass(frozen=True)
 class Job:
-    """`num_rows` samples from `first_index` on; a probe is held out and comes as prompts."""
+    """`num_rows` training samples from `first_index` on, in rows of at most `length`."""
 
     number: int
     length: int
     first_index: int
     num_rows: int
-    probe_kind: str | None = None
+
+
+@dataclass(frozen=True)
+class ProbeJob:
+    """Samples that are not trained on: of one kind and length, or those of a suite of eval.py."""
+
+    name: str
+    num_samples: int
+    length: int | None = None  # None: `name` is that of a suite
+    kind: str = "recall"
 
 
 @dataclass
@@ -50,9 +59,9 @@ class Batch:
 
 @dataclass
 class Probe:
-    """Held-out samples of one kind and length, ready to be answered."""
+    """Samples that are not trained on, ready to be answered."""
 
-    job: Job
+    name: str
     samples: Sequence[Any]
     prompts: Sequence[npt.NDArray[np.int32]]
 
@@ -115,15 +124,21 @@ def make_batch(job: Job, target_len: int, seed: int, tokenizer: Any, pad_id: int
     return Batch(job, ids, is_target, num_real, num_cut, time.perf_counter() - started)
 
 
-def make_probe(job: Job, target_len: int, seed: int, tokenizer: Any) -> Probe:
+def make_probe(job: ProbeJob, seed: int, tokenizer: Any) -> Probe:
     from models.sprout.encode import prompt_ids
+    from models.sprout.eval import SUITES, held_out
     from models.sprout.samples import make_sample
 
-    samples = []
-    for row in range(job.num_rows):
-        rng = random.Random(f"held-out-{seed}-probe-{job.length}-{row}")
-        samples.append(make_sample(rng, target_len, job.probe_kind))
-    return Probe(job, samples, [prompt_ids(sample, tokenizer) for sample in samples])
+    if job.length is None:
+        (suite,) = [suite for suite in SUITES if suite.name == job.name]
+        samples = held_out(suite, num_samples=job.num_samples)
+    else:
+        target_len = fitting_target(job.length, tokenizer)
+        samples = []
+        for i in range(job.num_samples):
+            rng = random.Random(f"probe-{seed}-{job.length}-{i}")
+            samples.append(make_sample(rng, target_len, job.kind))
+    return Probe(job.name, samples, [prompt_ids(sample, tokenizer) for sample in samples])
 
 
 def load_tokenizer(folder: Path) -> tuple[Any, int, int]:
@@ -146,12 +161,12 @@ def _work(jobs: Any, results: Any, seed: int, folder: Path) -> None:
         tokenizer, pad_id, _ = load_tokenizer(folder)
         targets: dict[int, int] = {}
         while (job := jobs.get()) is not None:
+            if isinstance(job, ProbeJob):
+                results.put(make_probe(job, seed, tokenizer))
+                continue
             if job.length not in targets:
                 targets[job.length] = fitting_target(job.length, tokenizer)
-            if job.probe_kind is None:
-                results.put(make_batch(job, targets[job.length], seed, tokenizer, pad_id))
-            else:
-                results.put(make_probe(job, targets[job.length], seed, tokenizer))
+            results.put(make_batch(job, targets[job.length], seed, tokenizer, pad_id))
     except KeyboardInterrupt:
         pass
     except BaseException:
@@ -180,17 +195,17 @@ class Feed:
         self.num_waiting_s = self.work_s = 0.0
         self._next_number = self._next_out = 0
         self._ready: dict[int, Batch] = {}
-        self._probes: dict[int, Probe] = {}
+        self._probes: dict[str, Probe] = {}
         self._recent: deque[Batch] = deque(maxlen=256)
 
-    def ask_probe(self, length: int, kind: str, num_samples: int) -> None:
-        self._jobs.put(Job(0, length, 0, num_samples, probe_kind=kind))
+    def ask_probe(self, job: ProbeJob) -> None:
+        self._jobs.put(job)
 
-    def probe(self, length: int) -> Probe:
+    def probe(self, name: str) -> Probe:
         """Waits for it if need be; asked for before with `ask_probe`."""
-        while length not in self._probes:
+        while name not in self._probes:
             self._receive(timeout_s=120.0)
-        return self._probes[length]
+        return self._probes[name]
 
     def ask(self, pick_length: Callable[[], int]) -> None:
         """Keep every worker busy and as many batches again in waiting."""
@@ -235,7 +250,7 @@ class Feed:
         if isinstance(result, str):
             raise FeedFault(f"a worker failed:\n{result}")
         if isinstance(result, Probe):
-            self._probes[result.job.length] = result
+            self._probes[result.name] = result
         else:
             self._ready[result.job.number] = result
             self.num_real += result.num_real

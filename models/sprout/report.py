@@ -5,72 +5,50 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from models.sprout.check import read_calls
 from models.sprout.encode import prompt_ids
-from models.sprout.samples import KINDS, Sample, is_right, make_sample
+from models.sprout.eval import MAX_REPLY_LEN, SUITES, is_right_text
+from models.sprout.samples import KINDS, Sample, make_sample
 
 if TYPE_CHECKING:
     from models.sprout.train import Trainer
 
-SUITES = [
-    ("recall-1000", "recall", 1000),
-    ("recall-3000", "recall", 3000),
-    ("absent-1000", "absent", 1000),
-    *((f"{kind}-500", kind, 500) for kind in KINDS if kind not in ("recall", "absent")),
-]
-MAX_NEW_TOKENS = 160
 NUM_SHOWN = 16
 TAIL_CHARS = 500
 
 
-def is_right_reply(sample: Sample, text: str) -> bool:
-    """Judge a raw reply: the thought must be closed, the calls well formed, the content right."""
-    if sample.is_thinking:
-        _, mark, text = text.partition("</think>")
-        if not mark:
-            return False
-    try:
-        content, calls = read_calls(text)
-    except ValueError:
-        return False
-    return is_right(sample, content.strip(), calls)
-
-
-def report(trainer: Trainer, num_samples: int) -> None:
-    """Score every suite on held-out seeds, then show some replies."""
-    for name, kind, length in SUITES:
-        rng = random.Random(f"held-out-{trainer.args.seed}-{name}")
-        samples = [make_sample(rng, length, kind) for _ in range(num_samples)]
-        prompts = [prompt_ids(sample, trainer.tokenizer) for sample in samples]
-        texts = trainer.reply(prompts, MAX_NEW_TOKENS)
-        rights = [is_right_reply(sample, text) for sample, text in zip(samples, texts)]
-        wrong = [i for i, right in enumerate(rights) if not right]
+def report(trainer: Trainer) -> None:
+    """Score every suite on its held-out samples, then show some replies."""
+    for suite in SUITES:
+        probe = trainer.feed.probe(suite.name)
+        texts = trainer.reply(probe.prompts, MAX_REPLY_LEN)
+        rights = [is_right_text(sample, text) for sample, text in zip(probe.samples, texts)]
         trainer.log.note(
             "suite",
-            suite=name,
+            suite=suite.name,
             score=sum(rights) / len(rights),
+            wanted=suite.wanted,
             samples=len(rights),
-            mean_len=round(sum(map(len, prompts)) / len(prompts)),
+            mean_len=round(sum(map(len, probe.prompts)) / len(rights)),
         )
-        for i in wrong[:2]:
-            _show(trainer, "wrong", samples[i], prompts[i], texts[i])
+        for i in [i for i, is_right in enumerate(rights) if not is_right][:2]:
+            _show(trainer, "wrong", probe.samples[i], probe.prompts[i], texts[i])
     _show_some(trainer)
 
 
 def _show_some(trainer: Trainer) -> None:
-    rng = random.Random(f"held-out-{trainer.args.seed}-shown")
+    rng = random.Random(f"shown-{trainer.args.seed}")
     kinds = [*KINDS, *rng.choices(list(KINDS), k=NUM_SHOWN)][:NUM_SHOWN]
     samples = [make_sample(rng, rng.choice((250, 400, 800)), kind) for kind in kinds]
     prompts = [prompt_ids(sample, trainer.tokenizer) for sample in samples]
-    for sample, prompt, text in zip(samples, prompts, trainer.reply(prompts, MAX_NEW_TOKENS)):
+    for sample, prompt, text in zip(samples, prompts, trainer.reply(prompts, MAX_REPLY_LEN)):
         _show(trainer, "shown", sample, prompt, text)
 
 
 def _show(trainer: Trainer, label: str, sample: Sample, prompt: Any, text: str) -> None:
     tail = trainer.tokenizer.decode(prompt.tolist(), skip_special_tokens=False)[-TAIL_CHARS:]
-    verdict = "right" if is_right_reply(sample, text) else "WRONG"
-    wanted = sample.accepts
+    verdict = "right" if is_right_text(sample, text) else "WRONG"
+    wants = sample.messages[-1].get("content") or sample.accepts.calls
     trainer.log.say(
-        f"--- {label}: {sample.kind}, {len(prompt)} tokens, {verdict}; wants {wanted.values} "
-        f"{wanted.any_of} {wanted.checks} {wanted.calls}\n…{tail}⟶{text}"
+        f"--- {label}: {sample.kind}, {len(prompt)} tokens, {verdict}; wants {wants!r}\n"
+        f"…{tail}⟶{text}"
     )

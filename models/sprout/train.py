@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,15 @@ from torch.nn import functional
 from models.sprout import checkpoint, decode, delta, net
 from models.sprout.config import SPROUT, TINY, num_parameters
 from models.sprout.curriculum import LENGTHS, Curriculum, Plan
-from models.sprout.feed import Batch, Feed, load_tokenizer
+from models.sprout.eval import SUITES, is_right_text
+from models.sprout.feed import Batch, Feed, ProbeJob, load_tokenizer
 from models.sprout.net import Sprout, initialize
 from models.sprout.optimizer import Optimizer
+from models.sprout.report import report
 
 TOKENIZER_FOLDER = Path(__file__).parents[2] / "src" / "keepwarm" / "model" / "sprout"
 PROBE_NEW_TOKENS = 96  # a brief thought and a short answer
+QUICK_SAMPLES = 40
 
 
 def parse_args() -> argparse.Namespace:
@@ -61,8 +65,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--sweep-s", type=float, default=0.0, help="first time every length so long"
     )
-    parser.add_argument("--no-eval", action="store_true", help="leave out the suites at the end")
-    parser.add_argument("--num-eval", type=int, default=150, help="samples of each suite")
+    parser.add_argument("--num-eval", type=int, default=150, help="samples of each suite, or 0")
+    parser.add_argument("--suites-every-s", type=float, default=120.0, help="a quick look at them")
     args = parser.parse_args()
     args.total_minutes = args.total_minutes or args.minutes
     return args
@@ -103,7 +107,9 @@ class Trainer:
             max_uses=args.max_uses,
         )
         for length in args.lengths:
-            self.feed.ask_probe(length, "recall", args.num_probes)
+            self.feed.ask_probe(ProbeJob(f"recall at {length}", args.num_probes, length))
+        for suite in SUITES if args.num_eval else ():
+            self.feed.ask_probe(ProbeJob(suite.name, args.num_eval))
         self.tokenizer, _, self.end_id = load_tokenizer(args.tokenizer)
         torch.set_float32_matmul_precision("high")
         shape = TINY if args.tiny else SPROUT
@@ -162,6 +168,7 @@ class Trainer:
         stop_s = min(self.before_s + args.minutes * 60, args.total_minutes * 60)
         last_step = None if args.steps is None else self.step + args.steps
         next_log = next_save = next_probe = self.elapsed_s
+        next_suites = next_log + args.suites_every_s
         next_save += args.save_every_s
         next_probe += args.probe_every_s
         losses: list[torch.Tensor] = []
@@ -181,6 +188,9 @@ class Trainer:
             if self.elapsed_s >= next_probe:
                 self.probe()
                 next_probe = self.elapsed_s + args.probe_every_s
+            if args.num_eval and self.elapsed_s >= next_suites:
+                self.look()
+                next_suites = self.elapsed_s + args.suites_every_s
             if self.elapsed_s >= next_save:
                 checkpoint.save_full(self.state(), args.state)
                 next_save = self.elapsed_s + args.save_every_s
@@ -211,11 +221,10 @@ class Trainer:
 
     def probe(self) -> None:
         """Measure recall at the present length by real replies; lengthen if it is good."""
-        probe = self.feed.probe(self.curriculum.length)
+        probe = self.feed.probe(f"recall at {self.curriculum.length}")
         started = time.perf_counter()
         texts = self.reply(probe.prompts, PROBE_NEW_TOKENS)
-        rights = [_is_right(sample, text) for sample, text in zip(probe.samples, texts)]
-        recall = sum(rights) / len(rights)
+        recall = _share(map(is_right_text, probe.samples, texts))
         took_s = time.perf_counter() - started
         self.log.note("probe", length=self.curriculum.length, recall=recall, took_s=took_s)
         move = self.curriculum.observe(self.elapsed_s, recall)
@@ -223,6 +232,15 @@ class Trainer:
             self.log.note("longer", **asdict(move))
             if move.is_forced:
                 self.log.say(f"WARNING: recall {recall:.0%} is below the mark; forced by the clock")
+
+    def look(self) -> None:
+        """The first samples of every suite, to see how things go."""
+        scores = {}
+        for suite in SUITES:
+            probe = self.feed.probe(suite.name)
+            texts = self.reply(probe.prompts[:QUICK_SAMPLES], PROBE_NEW_TOKENS)
+            scores[suite.name] = _share(map(is_right_text, probe.samples, texts))
+        self.log.note("look", s=round(self.elapsed_s, 1), **scores)
 
     def reply(self, prompts: Any, max_new: int) -> list[str]:
         self.model.eval()
@@ -280,10 +298,19 @@ class Trainer:
         self.before_s, self.feed.next_index = state["elapsed_s"], state["next_index"]
 
 
-def _is_right(sample: Any, text: str) -> bool:
-    from models.sprout.report import is_right_reply
+def _share(rights: Iterable[bool]) -> float:
+    return float(np.mean(list(rights)))
 
-    return is_right_reply(sample, text)
+
+def _compile_parts() -> None:
+    import torch._dynamo
+    import torch.fx.experimental._config
+
+    # Sizes that happen to be equal once would be taken for equal always, and recompiled.
+    torch.fx.experimental._config.use_duck_shape = False
+    torch._dynamo.config.cache_size_limit = 64
+    delta.compile_parts()
+    net.compile_parts()
 
 
 def main() -> None:
@@ -292,11 +319,7 @@ def main() -> None:
     trainer = Trainer(args, log)
     try:
         if args.compile:
-            # Sizes that happen to be equal once would be taken for equal always, and recompiled.
-            torch.fx.experimental._config.use_duck_shape = False
-            torch._dynamo.config.recompile_limit = 64
-            delta.compile_parts()
-            net.compile_parts()
+            _compile_parts()
         if args.sweep_s:
             trainer.sweep()
         trainer.run()
@@ -304,10 +327,8 @@ def main() -> None:
         checkpoint.save_weights(trainer.model.state_dict(), args.out / "weights.safetensors")
         if args.save_full:
             checkpoint.save_parts(trainer.state(), args.out)
-        if not args.no_eval:
-            from models.sprout.report import report
-
-            report(trainer, args.num_eval)
+        if args.num_eval:
+            report(trainer)
     finally:
         trainer.feed.close()
 

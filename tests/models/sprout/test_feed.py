@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.sprout.feed import Feed, Job, fitting_target, load_tokenizer, make_batch
+from models.sprout.feed import (
+    Feed,
+    Job,
+    ProbeJob,
+    fitting_target,
+    load_tokenizer,
+    make_batch,
+    make_probe,
+)
 
 FOLDER = Path(__file__).parents[3] / "src" / "keepwarm" / "model" / "sprout"
 
@@ -53,3 +61,26 @@ def test_rows_are_padded_on_the_right_and_learn_no_padding() -> None:
 def test_missing_tokenizer_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"models\.sprout\.tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_probes_are_the_samples_of_a_suite_or_of_a_length() -> None:
+    tokenizer, _, _ = load_tokenizer(FOLDER)
+    at_length = make_probe(ProbeJob("recall at 256", 3, 256), 5, tokenizer)
+    of_suite = make_probe(ProbeJob("tool", 3), 5, tokenizer)
+    assert {sample.kind for sample in at_length.samples} == {"recall"}
+    assert {sample.kind for sample in of_suite.samples} == {"tool"}
+    assert all(100 < len(prompt) < 256 for prompt in at_length.prompts)
+
+
+def test_batches_that_were_used_up_are_not_given_again() -> None:
+    feed = Feed(5, FOLDER, num_workers=1, batch_tokens=192, max_uses=2)
+    try:
+        taken = []
+        for step in range(60):
+            feed.ask(lambda: 192)
+            taken.append(feed.take(random.Random(step)).job.number)
+    finally:
+        feed.close()
+    assert max(taken.count(number) for number in set(taken)) <= 2
+    fresh = list(dict.fromkeys(taken))
+    assert fresh == sorted(fresh)
