@@ -77,7 +77,9 @@ def _result(chat: Chat, tool: Tool) -> tuple[dict[str, Any], str]:
     return data, ", ".join(f"{key}: {value}" for key, value in data.items())
 
 
-def _answer(chat: Chat, tool: Tool, arguments: Args, data: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _answer(
+    chat: Chat, tool: Tool, arguments: Args, data: dict[str, Any]
+) -> tuple[str, tuple[str, ...]]:
     """An answer, and the values of the result that stand in it."""
     answer = chat.rng.choice(tool.spec.answers).format(**{**arguments, **data})
     return answer[0].upper() + answer[1:], tuple(str(value) for value in data.values())
@@ -85,12 +87,16 @@ def _answer(chat: Chat, tool: Tool, arguments: Args, data: dict[str, Any]) -> tu
 
 def _tool_message(message: Message, index: int, content: str) -> Message:
     call = message["tool_calls"][index]
-    return {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": content}
+    return {
+        "role": "tool",
+        "tool_call_id": call["id"],
+        "name": call["function"]["name"],
+        "content": content,
+    }
 
 
 def _asked(chat: Chat, tool: Tool, arguments: Args) -> str:
-    asked = chat.lexicon.wording(chat.rng, tool.spec.asks).format(**arguments)
-    return asked
+    return chat.lexicon.wording(chat.rng, tool.spec.asks).format(**arguments)
 
 
 def call_loop(chat: Chat) -> Loop:
@@ -108,6 +114,7 @@ def parallel_loop(chat: Chat) -> Loop:
     second = chat.rng.choice(chat.toolbox)
     calls = [(tool.name, _arguments(chat, tool)) for tool in (first, second)]
     asks = [_asked(chat, tool, arguments) for tool, (_, arguments) in zip((first, second), calls)]
+    asks[0] += "" if asks[0].endswith((".", "?")) else "."
     joined = chat.rng.choice(("{} And: {}", "{} Also: {}", "{} Then: {}")).format(*asks)
     told = " I also call ".join(f"{name} with {_told(arguments)}." for name, arguments in calls)
     user = {"role": "user", "content": chat.user_text(joined)}
@@ -168,5 +175,9 @@ def no_tool_turn(chat: Chat) -> Turn:
     spec = rng.choice([spec for spec in SPECS if spec.description not in here])
     arguments = {name: draw(rng, chat.lexicon, kind) for name, kind in spec.params}
     asked = chat.lexicon.wording(rng, spec.asks).format(**arguments)
-    thought = rng.choice(("No tool here fits. ", "I look at my tools. None of them fits. ")) + "I say so."
-    return Turn(asked, thought, rng.choice(_NO_TOOL), "tool", checks=(("no_tool", ""),), is_upper_safe=True)
+    thought = (
+        rng.choice(("No tool here fits. ", "I look at my tools. None of them fits. ")) + "I say so."
+    )
+    return Turn(
+        asked, thought, rng.choice(_NO_TOOL), "tool", checks=(("no_tool", ""),), is_upper_safe=True
+    )

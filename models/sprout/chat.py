@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from models.sprout.facts import FactBook
+from models.sprout import words
+from models.sprout.common import COMMON
+from models.sprout.facts import Fact, FactBook
 from models.sprout.lexicon import Lexicon
 
 if TYPE_CHECKING:
@@ -17,14 +19,30 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-_PIECES = re.compile(r"[a-z]+|[A-Z]+|[0-9]|[^\w\s]+|\n+| (?=[A-Z0-9])")
+_PIECES = re.compile(r"[A-Za-z]+|[0-9]|[^\w\s]+|\n+| (?=[0-9])")
 _MARKUP_LEN = 5  # <|im_start|>, role, newline, <|im_end|>, newline
 
 
+def _word_lens() -> dict[str, int]:
+    """Tokens of known words, with the space before them where that is one of its own."""
+    lists = [value for value in vars(words).values() if isinstance(value, tuple)]
+    known = {word: 2 for part in lists for word in part}
+    known |= {word.capitalize(): 2 for word in (*words.PLAIN, *words.COLOURS)}
+    known |= {word.capitalize(): 1 for word in COMMON}
+    return known | dict.fromkeys(COMMON, 1)
+
+
+_WORD_LENS = _word_lens()
+
+
+def _piece_len(piece: str) -> float:
+    return 1 if not piece.isalpha() else 1 + len(piece) / 2.4
+
+
 def estimated_len(text: str) -> int:
-    """About how many tokens a text has: long and invented words have several."""
-    num_pieces = sum(1 if len(piece) < 8 else 2 for piece in _PIECES.findall(text))
-    return num_pieces * 7 // 8 + 1  # measured: some pieces go together
+    """About how many tokens a text has: invented words have several."""
+    known = _WORD_LENS
+    return int(sum(known.get(piece) or _piece_len(piece) for piece in _PIECES.findall(text))) + 1
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,7 @@ class Chat:
     toolbox: list[Tool] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # said by the user, not yet answered
+    asked: list[Fact] = field(default_factory=list)
     spent: int = 0
 
     @classmethod
@@ -86,8 +105,10 @@ class Chat:
     def user_text(self, question: str) -> str:
         """The whole user message that ends with `question`. Empties what was pending."""
         parts, self.pending = [*self.pending, question], []
-        joined = "\n\n" if any("\n" in part or len(part) > 200 for part in parts[:-1]) else " "
-        return joined.join(part for part in parts if part)
+        is_apart = any(
+            "\n" in part or len(part) > 200 or not part.endswith(".") for part in parts[:-1]
+        )
+        return ("\n\n" if is_apart else " ").join(part for part in parts if part)
 
     def say(self, user: str, answer: str) -> None:
         """An exchange of the past."""

@@ -61,7 +61,8 @@ def _last_number(text: str, number: str) -> bool:
 
 
 _NO_TOOL = re.compile(
-    r"no tool|none of my tools|not possible|(?:can't|cannot) do|do(?:n't| not) have a tool", re.IGNORECASE
+    r"no tool|none of my tools|not possible|(?:can't|cannot) do|do(?:n't| not) have a tool",
+    re.IGNORECASE,
 )
 _CHECKS = {
     "last_number": _last_number,
@@ -73,7 +74,9 @@ _CHECKS = {
     "mentions": holds,
     "avoids": lambda text, value: not holds(text, value),
     "replaces": _is_replaced,
-    "wraps": lambda text, sign: text.strip().startswith(sign[0]) and text.strip().endswith(sign[-1]),
+    "wraps": lambda text, sign: (
+        text.strip().startswith(sign[0]) and text.strip().endswith(sign[-1])
+    ),
     "unknown": lambda text, _: _UNKNOWN.search(text) is not None,
     "refuses": lambda text, _: _REFUSED.search(text) is not None,
 }

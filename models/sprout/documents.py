@@ -8,10 +8,11 @@ from random import Random
 from models.sprout import words
 from models.sprout.chat import Chat, estimated_len
 from models.sprout.facts import Fact
-from models.sprout.relations import TOLD, Relation
+from models.sprout.relations import PEOPLE, Relation
+from models.sprout.things import THINGS
 
 GROUPS: dict[str, tuple[Relation, ...]] = {}
-for _relation in TOLD:
+for _relation in PEOPLE + THINGS:
     GROUPS[_relation.group] = (*GROUPS.get(_relation.group, ()), _relation)
 
 _NUM_SUBJECTS = {"venue": 14, "event": 14}  # of the small classes, so that absent ones are left
@@ -31,7 +32,7 @@ _FILLER = (
     "After that {somebody} {did}.",
 )  # fmt: skip
 _FILLS = {
-    "weather": "rain snow wind fog storm sunshine frost mist heat thunder".split(),
+    "weather": ["rain", "snow", "wind", "fog", "storm", "sunshine", "frost", "mist", "heat", "thunder"],
     "lasted": (
         "lasted all week", "went on for hours", "came early this year", "surprised everyone",
         "made the roads slow", "was gone by noon", "kept the children inside",
@@ -95,6 +96,7 @@ def make_facts(chat: Chat, room: int, source: str) -> list[list[Fact]]:
         subject = book.new_subject(kind)
         if subject is None:
             num_fails += 1
+            groups = list(GROUPS)  # those chosen have no more subjects
             continue
         per_subject = 1 if rng.random() < 0.55 else rng.randint(1, min(4, len(relations)))
         facts = []
@@ -182,8 +184,8 @@ ITEM = Relation(
     "what the {s} item is",
     ("What is the {s} item?", "Which item is {s}?", "What is the {s} thing on the list?",
      "What comes {s} on the list?"),
-    ("The {s} item is {v}.", "{v}.", "It is {v}."),
-    ("Which place on the list has {v}?",), "which place {v} has",
+    ("The {s} item is the {v}.", "{v}.", "It is the {v}."),
+    ("Which place on the list has the {v}?",), "which place the {v} has",
 )  # fmt: skip
 
 

@@ -29,8 +29,8 @@ _BEFORE = (
 )  # fmt: skip
 _BEHIND = ("", "", "", "", "", "", "", " Thanks.", " Please answer.", " I forgot.")
 _LOOKED = (
-    "The user asks {g}. {source}: {text}",
-    "The user asks {g}. {source}: {text}",
+    "The user asks{f} {g}. {source}: {text}",
+    "The user asks{f} {g}. {source}: {text}",
     "The question is {g}. {source}: {text}",
     "The user wants to know {g}. {source}: {text}",
 )
@@ -54,8 +54,14 @@ class Fact:
         return self.text if self.text.endswith(".") else f"{self.text}."
 
     def filled(self, template: str) -> str:
+        """`template` with the fact in it. A value or a subject at its start stays as it is: it is
+        copied, and its capital may never have been seen."""
         text = template.format(s=self.subject, v=self.value, av=article(self.value))
-        return text[0].upper() + text[1:]
+        return text if template.startswith("{") else text[0].upper() + text[1:]
+
+    @property
+    def gist(self) -> str:
+        return self.relation.gist.format(s=self.subject, v=self.value)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class FactBook:
         if kind == "site":
             return [subject]
         if kind == "object":
-            return [subject.split()[-1]]
+            return [subject.rsplit(maxsplit=1)[-1]]
         return [word.lower() for word in subject.split()]
 
     def has_key(self, relation: Relation, subject: str) -> bool:
@@ -110,7 +116,10 @@ class FactBook:
             return None
         for _ in range(6):
             value = self.lexicon.draw(self.rng, relation.value)
-            if (relation.key, value.lower()) not in self._values and value.lower() not in self._words:
+            if (
+                relation.key,
+                value.lower(),
+            ) not in self._values and value.lower() not in self._words:
                 break
         else:
             return None
@@ -147,7 +156,12 @@ class FactBook:
 def looked_up(rng: Random, gist: str, fact: Fact) -> str:
     """The thought that finds a fact by quoting it."""
     source = rng.choice(SOURCES[fact.source])
-    return rng.choice(_LOOKED).format(g=gist, source=source, text=fact.sentence)
+    return rng.choice(_LOOKED).format(f=asks_for(gist), g=gist, source=source, text=fact.sentence)
+
+
+def asks_for(gist: str) -> str:
+    """ "asks where Anna lives", but "asks for the code"."""
+    return " for" if gist.startswith("the ") else ""
 
 
 def ask(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
@@ -156,25 +170,31 @@ def ask(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
     if relation.asks_subject and rng.random() < 0.2:
         core = fact.filled(lexicon.wording(rng, relation.asks_subject))
         gist = relation.gist_subject.format(s=fact.subject, v=fact.value)
-        answer = fact.text if fact.text.endswith(".") and rng.random() < 0.5 else _subject_alone(fact)
+        is_sentence = fact.text.endswith(".") and rng.random() < 0.5
+        answer = fact.text if is_sentence else _subject_alone(fact)
         return Question(_worded(rng, core), looked_up(rng, gist, fact), answer, fact.subject)
     return ask_value(rng, lexicon, fact)
 
 
 def ask_value(rng: Random, lexicon: Lexicon, fact: Fact) -> Question:
     relation = fact.relation
-    gist = relation.gist.format(s=fact.subject, v=fact.value)
+    gist = fact.gist
     if rng.random() < 0.35:
-        core = lexicon.wording(rng, _BY_GIST).format(g=gist)
+        core = lexicon.wording(rng, _BY_GIST).format(g=gist.replace("the user's", "my"))
     else:
-        core = _worded(rng, fact.filled(lexicon.wording(rng, relation.asks)))
+        core = _worded(rng, bare_question(rng, lexicon, fact))
     answer = fact.filled(rng.choice(relation.answers))
     return Question(core, looked_up(rng, gist, fact), answer, fact.value)
 
 
+def bare_question(rng: Random, lexicon: Lexicon, fact: Fact) -> str:
+    text = lexicon.wording(rng, fact.relation.asks).format(s=fact.subject)
+    return text[0].upper() + text[1:]
+
+
 def _subject_alone(fact: Fact) -> str:
     kind = fact.relation.subject
-    if kind in ("object", "site", "venue", "event"):
+    if kind in ("object", "site", "venue", "event", "ordinal"):
         return f"The {fact.subject}."
     if kind == "order":
         return f"Order {fact.subject}."

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from models.sprout.calls import Loop, add_tools, call_loop, no_tool_turn, parallel_loop, result_loop, second_call_loop
+from models.sprout.calls import (
+    Loop,
+    add_tools,
+    call_loop,
+    no_tool_turn,
+    parallel_loop,
+    result_loop,
+    second_call_loop,
+)
 from models.sprout.chat import Chat, Message, Turn
 from models.sprout.check import holds
 from models.sprout.documents import document, prose
@@ -83,7 +92,9 @@ def set_facts(chat: Chat, room: int) -> None:
         return
     chat.add_pending(f"{rng.choice(_INTROS)}\n{text}".strip())
     if rng.random() < 0.25:
-        chat.say("", obeyed(Turn("", "", rng.choice(_READ), "", is_upper_safe=True), chat.rules).answer)
+        chat.say(
+            "", obeyed(Turn("", "", rng.choice(_READ), "", is_upper_safe=True), chat.rules).answer
+        )
 
 
 _PAST: tuple[tuple[float, Callable[[Chat], Turn | None]], ...] = (
@@ -110,7 +121,11 @@ def fitted(chat: Chat, turn: Turn | None) -> Turn | None:
             return None
         if rule.name == "replaces" and turn.short != rule.sign and holds(turn.answer, rule.sign):
             return None
-        if rule.name == "taboo" and holds(f"{turn.user} {turn.answer}", rule.sign) and "refuses" not in dict(turn.checks):
+        if (
+            rule.name == "taboo"
+            and holds(f"{turn.user} {turn.answer}", rule.sign)
+            and "refuses" not in dict(turn.checks)
+        ):
             return None
     return obeyed(turn, chat.rules)
 
@@ -121,14 +136,22 @@ def past_turns(chat: Chat, reserve: int) -> None:
     makers = [maker for _, maker in _PAST]
     shares = [share for share, _ in _PAST]
     num_fails = 0
-    while chat.room > reserve + 36 and num_fails < 8:
+    while chat.room > reserve + 36 and num_fails < 20:
         if chat.toolbox and rng.random() < 0.25 and chat.room > reserve + 130:
             _past_loop(chat)
             continue
-        turn = fitted(chat, (rng.choices(makers, shares)[0] if chat.book.facts else rng.choice(_EMPTY))(chat))
+        if not chat.book.facts:
+            maker = rng.choice(_EMPTY)
+        else:
+            # A document is followed by a question about it.
+            maker = rng.choices(makers, shares)[0] if not chat.pending else recall_turn
+            if len(chat.book.facts) < 3 and not chat.pending:
+                maker = rng.choice((*_EMPTY, recall_turn, recall_turn))
+        turn = fitted(chat, maker(chat))
         if turn is None:
             num_fails += 1
             continue
+        num_fails = 0
         chat.say(turn.user, turn.answer)
 
 
@@ -137,7 +160,9 @@ def _past_loop(chat: Chat) -> None:
     loop = result_loop(chat, 1)
     for message in loop.messages:
         message.pop("reasoning_content", None)
-        chat.charge(str(message.get("tool_calls", message["content"])))
+        chat.charge(message["content"])
+        for call in message.get("tool_calls", ()):
+            chat.charge(json.dumps(call["function"]))
     answer = obeyed(Turn("", "", loop.answer, ""), chat.rules).answer
     chat.charge(answer)
     chat.spent += 20
@@ -179,8 +204,7 @@ def compose(chat: Chat, kind: str, reserve: int) -> Loop:
             ("plain", "brief", "capitals", "replaces", "secret", "taboo"), (60, 9, 8, 8, 8, 7)
         )[0]
         _RULE_SCENES.get(variant, _plain_rules)(chat)
-    share = rng.uniform(0.3, 0.85) if kind in ("recall", "absent", "rule") else rng.uniform(0.0, 0.7)
-    room = int((chat.room - reserve) * share)
+    room = int((chat.room - reserve) * _fact_share(chat, kind))
     if kind in ("recall", "absent", "rule") or room > 30:
         set_facts(chat, max(room, 14))
     extra = _late_rule(chat, variant)
@@ -188,6 +212,13 @@ def compose(chat: Chat, kind: str, reserve: int) -> Loop:
     if kind in ("tool", "tool_result"):
         return _tool_end(chat, kind)
     return _as_loop(chat, _last_turn(chat, kind, variant, extra))
+
+
+def _fact_share(chat: Chat, kind: str) -> float:
+    """How much of the room facts take; the rest is for questions, from which recall is learned."""
+    if kind not in ("recall", "absent", "rule"):
+        return chat.rng.uniform(0.0, 0.7)
+    return chat.rng.uniform(0.3, 0.85) if chat.target_len > 200 else chat.rng.uniform(0.7, 1.0)
 
 
 def _plain_rules(chat: Chat) -> None:
@@ -207,7 +238,12 @@ def _late_rule(chat: Chat, variant: str) -> Turn | None:
     """Rules about one of the facts. Gives the turn that shows whether it is followed."""
     rng = chat.rng
     if variant == "replaces":
-        options = [f for f in chat.book.facts if " " not in f.value and f.relation.value in ("place", "person", "colour", "item", "word", "pet")]
+        options = [
+            f
+            for f in chat.book.facts
+            if " " not in f.value
+            and f.relation.value in ("place", "person", "colour", "item", "word", "pet")
+        ]
         if options:
             fact = rng.choice(options)
             add_replacing(chat, fact, chat.lexicon.draw(rng, fact.relation.value))
@@ -222,8 +258,11 @@ def _late_rule(chat: Chat, variant: str) -> Turn | None:
 
 
 def _last_turn(chat: Chat, kind: str, variant: str, extra: Turn | None) -> Turn:
+    if len(chat.book.facts) < 3:
+        chat.asked.clear()
     if kind == "recall":
-        return _first_of(chat, both_turn if chat.rng.random() < 0.06 else recall_turn, recall_turn, told_turn)
+        is_double = chat.target_len > 250 and chat.rng.random() < 0.06
+        return _first_of(chat, both_turn if is_double else recall_turn, recall_turn, told_turn)
     if kind == "rule":
         return _rule_end(chat, variant, extra)
     makers: dict[str, Callable[[Chat], Turn | None]] = {
@@ -260,7 +299,11 @@ def _tool_end(chat: Chat, kind: str) -> Loop:
         loop = result_loop(chat, 2 if roll < 0.15 and chat.target_len > 400 else 1)
         turn = obeyed(Turn("", loop.thought, loop.answer, kind, values=loop.values), chat.rules)
         loop.thought, loop.answer, loop.checks = turn.thought, turn.answer, turn.checks
-        final: Message = {"role": "assistant", "content": turn.answer, "reasoning_content": turn.thought}
+        final: Message = {
+            "role": "assistant",
+            "content": turn.answer,
+            "reasoning_content": turn.thought,
+        }
         loop.messages.append(final)
         return loop
     if roll < 0.12:
@@ -276,7 +319,11 @@ def _tool_end(chat: Chat, kind: str) -> Loop:
 
 def _as_loop(chat: Chat, turn: Turn) -> Loop:
     user: Message = {"role": "user", "content": chat.user_text(turn.user)}
-    reply: Message = {"role": "assistant", "content": turn.answer, "reasoning_content": turn.thought}
+    reply: Message = {
+        "role": "assistant",
+        "content": turn.answer,
+        "reasoning_content": turn.thought,
+    }
     return Loop(
         [user, reply], (), turn.values, turn.thought, turn.answer,
         any_of=turn.any_of, checks=turn.checks, fact_text=turn.fact_text,

@@ -11,8 +11,45 @@ from random import Random
 from models.sprout import words
 
 _HELD_OUT_ONE_IN = 10
-_ONSETS = "b d f g h j k l m n p r s t v w z br cr dr fl gl gr kl kr pl pr sk sl sm sn st tr th sh ch".split()
-_VOWELS = "a e i o u a e i o u ai ea ee io oa ou".split()
+_ONSETS = [
+    "b",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "z",
+    "br",
+    "cr",
+    "dr",
+    "fl",
+    "gl",
+    "gr",
+    "kl",
+    "kr",
+    "pl",
+    "pr",
+    "sk",
+    "sl",
+    "sm",
+    "sn",
+    "st",
+    "tr",
+    "th",
+    "sh",
+    "ch",
+]
+_VOWELS = ["a", "e", "i", "o", "u", "a", "e", "i", "o", "u", "ai", "ea", "ee", "io", "oa", "ou"]
 _CODAS = ["", "", "", "", "n", "r", "l", "s", "m", "k", "t", "x", "nd", "rn", "st", "ck", "lt"]
 _CONSONANTS = "bcdfghjklmnpqrstvwxz"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -57,7 +94,9 @@ class Lexicon:
             "age": lambda rng: str(rng.randint(5, 95)),
             "year": lambda rng: self._until(lambda: str(rng.randint(1900, 2040))),
             "time": lambda rng: self._until(
-                lambda: f"{rng.randint(6, 23)}:{rng.choice(('00', '05', '10', '15', '20', '30', '35', '40', '45', '50'))}"
+                lambda: (
+                    f"{rng.randint(6, 23)}:{rng.choice(('00', '05', '10', '15', '20', '30', '35', '40', '45', '50'))}"
+                )
             ),
             "code": self.code,
             "word": self.word,
@@ -70,12 +109,42 @@ class Lexicon:
             "relative": lambda rng: rng.choice(words.RELATIVES),
             "order": lambda rng: self._until(lambda: str(rng.randint(100, 99999))),
             "me": lambda _: "me",
-            "pet kind": lambda rng: rng.choice(("dog", "cat", "horse", "parrot", "rabbit", "hamster", "turtle", "goldfish")),
-            "favourite": lambda rng: rng.choice(("book", "song", "game", "film", "band", "place", "word", "flower", "drink")),
-            "numbered": lambda rng: rng.choice(("locker", "room", "desk", "bus", "seat", "house", "ticket", "phone", "table")),
-            "vehicle": lambda rng: rng.choice(("car", "bike", "boat", "van", "house", "jacket", "front door")),
-            "own thing": lambda rng: rng.choice(("key", "phone", "wallet", "bag", "notebook", "umbrella", "passport", "laptop", "hat")),
-            "appointment": lambda rng: rng.choice(("exam", "dentist visit", "birthday", "flight", "interview", "piano lesson", "meeting")),
+            "pet kind": lambda rng: rng.choice(
+                ("dog", "cat", "horse", "parrot", "rabbit", "hamster", "turtle", "goldfish")
+            ),
+            "favourite": lambda rng: rng.choice(
+                ("book", "song", "game", "film", "band", "place", "word", "flower", "drink")
+            ),
+            "numbered": lambda rng: rng.choice(
+                ("locker", "room", "desk", "bus", "seat", "house", "ticket", "phone", "table")
+            ),
+            "vehicle": lambda rng: rng.choice(
+                ("car", "bike", "boat", "van", "house", "jacket", "front door")
+            ),
+            "own thing": lambda rng: rng.choice(
+                (
+                    "key",
+                    "phone",
+                    "wallet",
+                    "bag",
+                    "notebook",
+                    "umbrella",
+                    "passport",
+                    "laptop",
+                    "hat",
+                )
+            ),
+            "appointment": lambda rng: rng.choice(
+                (
+                    "exam",
+                    "dentist visit",
+                    "birthday",
+                    "flight",
+                    "interview",
+                    "piano lesson",
+                    "meeting",
+                )
+            ),
             "goods": lambda rng: f"{rng.randint(2, 60)} {plural(self.of(rng, words.ITEMS))}",
         }
 
@@ -176,7 +245,13 @@ def _code(rng: Random) -> str:
     return f"{rng.randint(10, 99)}-{rng.choice(letters)}-{rng.randint(10, 99)}"
 
 
-_IRREGULAR = {"knife": "knives", "shelf": "shelves", "glasses": "glasses", "scissors": "scissors", "dice": "dice"}
+_IRREGULAR = {
+    "knife": "knives",
+    "shelf": "shelves",
+    "glasses": "glasses",
+    "scissors": "scissors",
+    "dice": "dice",
+}
 
 
 def plural(noun: str) -> str:

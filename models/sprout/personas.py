@@ -9,7 +9,19 @@ from models.sprout.chat import Chat, Turn
 from models.sprout.lexicon import Lexicon, article
 from models.sprout.rules import Rule
 
-_TITLES = ("Captain", "Professor", "Doctor", "Old", "Lady", "Sir", "Brother", "Sister", "Chef", "Aunt", "Uncle")
+_TITLES = (
+    "Captain",
+    "Professor",
+    "Doctor",
+    "Old",
+    "Lady",
+    "Sir",
+    "Brother",
+    "Sister",
+    "Chef",
+    "Aunt",
+    "Uncle",
+)
 _KEEPS = (
     "keeper of a lighthouse", "guide in a museum", "guard of a castle", "cook on a ship",
     "owner of a small inn", "host of a quiz", "driver of a night train", "pilot of a balloon",
@@ -44,9 +56,24 @@ _JOB_ASKS = (
     "What do you do?", "What is your job?", "what do you do", "What is your work?",
     "What do you do for a living?", "Tell me about your work.", "what are you", "What are you?",
 )  # fmt: skip
-_HOME_ASKS = ("Where do you live?", "where are you from", "Where is your home?", "Where are you from?")
-_LIKE_ASKS = ("What do you like?", "what do you like", "What is your favourite thing?", "What do you love?")
-_PET_ASKS = ("Do you have a pet?", "What is your pet called?", "who is your pet", "Tell me about your pet.")
+_HOME_ASKS = (
+    "Where do you live?",
+    "where are you from",
+    "Where is your home?",
+    "Where are you from?",
+)
+_LIKE_ASKS = (
+    "What do you like?",
+    "what do you like",
+    "What is your favourite thing?",
+    "What do you love?",
+)
+_PET_ASKS = (
+    "Do you have a pet?",
+    "What is your pet called?",
+    "who is your pet",
+    "Tell me about your pet.",
+)
 
 
 @dataclass(frozen=True)
@@ -98,11 +125,20 @@ def persona_turn(chat: Chat) -> Turn | None:
     if persona is None:
         return None
     options = ["name", "name", "job", "job"]
-    options += ["home"] * bool(persona.home) + ["like"] * bool(persona.likes) + ["pet"] * bool(persona.pet[0])
+    options += (
+        ["home"] * bool(persona.home)
+        + ["like"] * bool(persona.likes)
+        + ["pet"] * bool(persona.pet[0])
+    )
     about = rng.choice(options)
     name, keeps = persona.name, article(persona.keeps)
     if about == "name":
-        answers = (f"I am {name}.", f"My name is {name}.", f"I am {name}, {keeps}.", f"They call me {name}.")
+        answers = (
+            f"I am {name}.",
+            f"My name is {name}.",
+            f"I am {name}, {keeps}.",
+            f"They call me {name}.",
+        )
         return _turn(chat, _NAME_ASKS, f"I am {name}, {keeps}.", answers, name)
     if about == "job":
         answers = (f"I am {keeps}.", f"I am {name}, {keeps}.", f"I work as {keeps}.")
@@ -118,8 +154,16 @@ def persona_turn(chat: Chat) -> Turn | None:
     return _turn(chat, _PET_ASKS, f"I have a {kind} named {pet}.", answers, pet)
 
 
-def _turn(chat: Chat, asks: tuple[str, ...], told: str, answers: tuple[str, ...], value: str) -> Turn:
+def _turn(
+    chat: Chat, asks: tuple[str, ...], told: str, answers: tuple[str, ...], value: str
+) -> Turn:
     about = chat.rng.choice(("The user asks about me.", "The user wants to know about me."))
     said = "You are" + told[4:] if told.startswith("I am") else told
     thought = f"{about} {told}" if said == told else f"{about} The system prompt says: {said}"
-    return Turn(chat.lexicon.wording(chat.rng, asks), thought, chat.rng.choice(answers), "persona", values=(value,))
+    return Turn(
+        chat.lexicon.wording(chat.rng, asks),
+        thought,
+        chat.rng.choice(answers),
+        "persona",
+        values=(value,),
+    )

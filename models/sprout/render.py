@@ -17,7 +17,9 @@ def _json(value: Any) -> str:
 
 def _signature(tool: Message) -> str:
     function = tool.get("function", tool)
-    said = f', "description": {_json(function["description"])}' if function.get("description") else ""
+    said = (
+        f', "description": {_json(function["description"])}' if function.get("description") else ""
+    )
     properties = (function.get("parameters") or {}).get("properties") or {}
     given = ", ".join(
         f"{_json(name)}: {_json(p.get('enum') or p.get('type') or 'any')}"
@@ -51,7 +53,9 @@ def generation_prompt(is_thinking: bool) -> str:
 def _system(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
     content = (messages[0]["content"] or "").strip() if messages[0]["role"] == "system" else ""
     if not tools:
-        return f"<|im_start|>system\n{content}<|im_end|>\n" if messages[0]["role"] == "system" else ""
+        return (
+            f"<|im_start|>system\n{content}<|im_end|>\n" if messages[0]["role"] == "system" else ""
+        )
     lines = "\n".join(["Tools:", *map(_signature, tools)])
     rest = f"\n\n{content}" if content else ""
     return f"<|im_start|>system\n{lines}{rest}<|im_end|>\n"

@@ -22,7 +22,7 @@ _CALLED = (
     "Boss", "Captain", "Sir", "Madam", "Chief", "Friend", "Doctor", "Professor", "Your Majesty",
     "Comrade", "Pal", "Commander", "Master",
 )  # fmt: skip
-_WRAPS = ("**", "__", '""', "()", "[]", "==")
+_WRAPS = ("**", "||", '""', "()", "[]", "==")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ _APPLY: dict[str, Callable[[str, Rule], str]] = {
         f"{_bare(answer)}, {rule.sign}." if answer.endswith(".") else f"{answer} {rule.sign}."
     ),
     "mentions": lambda answer, rule: f"{answer} The code word is {rule.sign}.",
-    "thanks": lambda answer, _: f"{answer} Thank you for asking.",
+    "thanks": lambda answer, _: f"{answer} Thank you.",
     "signs": lambda answer, rule: f"{answer} - {rule.sign}",
     "wraps": _wraps,
     "cries": lambda answer, rule: f"{rule.sign} {answer}",
@@ -97,7 +97,7 @@ _WORDINGS: dict[str, tuple[str, ...]] = {
         "Your answers always name the code word {x}.",
     ),
     "thanks": (
-        "Always thank the user for asking.", "Thank the user in every answer.",
+        "Always say thank you at the end.", "Thank the user in every answer.",
         "Every answer must thank the user.", "Be polite and thank the user each time.",
         "Never forget to thank the user.",
     ),
@@ -139,7 +139,9 @@ def make_rule(rng: Random, lexicon: Lexicon, name: str) -> Rule:
     sign = _sign(rng, lexicon, name)
     quoted = sign
     if name in ("ends", "begins") and sign[0].isalpha():
-        quoted = rng.choice((sign, f"the word {sign}", f'"{sign}"')) if " " not in sign else f'"{sign}"'
+        quoted = (
+            rng.choice((sign, f"the word {sign}", f'"{sign}"')) if " " not in sign else f'"{sign}"'
+        )
     ends = {"a": sign[:1], "b": sign[-1:]}
     text = lexicon.wording(rng, _WORDINGS[name]).format(x=quoted, **ends)
     return Rule(name, sign, text, _REMINDERS[name].format(x=sign, **ends))

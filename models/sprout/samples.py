@@ -3,6 +3,9 @@ The same generator gives the same sample on any Python from 3.11 on. Any process
 
 from __future__ import annotations
 
+import argparse
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -13,10 +16,12 @@ from models.sprout.chat import Chat, estimated_len
 from models.sprout.check import Accepts, call_as_data, is_accepted
 from models.sprout.kinds import KINDS, compose
 from models.sprout.lexicon import TRAINING, Lexicon
+from models.sprout.render import spans, text_of
 
 Message = dict[str, Any]
 
-_FILL = 0.95  # of the wanted length, by estimate: few samples may be longer than wanted
+# Lengths are estimated, short ones less well: what is aimed at so that none is much too long.
+_FILL, _SLACK_LEN = 0.97, 12
 
 __all__ = ["KINDS", "Sample", "is_right", "make_sample"]
 
@@ -70,7 +75,7 @@ def make_sample(
         fitting = [(k, share) for k, (share, shortest) in KINDS.items() if shortest <= target_len]
         kind = rng.choices([k for k, _ in fitting], [share for _, share in fitting])[0]
     is_thinking = rng.random() < (0.7 if target_len >= 90 else 0.0)
-    chat = Chat.empty(rng, lexicon, int(target_len * _FILL))
+    chat = Chat.empty(rng, lexicon, int(target_len * _FILL) - _SLACK_LEN)
     loop = compose(chat, kind, _reserve(kind, is_thinking))
     if not is_thinking:
         for message in loop.messages:
@@ -82,10 +87,55 @@ def make_sample(
 
 def _reserve(kind: str, is_thinking: bool) -> int:
     """About how many tokens the last question and reply take."""
-    most = {"tool": 100, "tool_result": 150, "rule": 85}.get(kind, 70)
+    most = {"tool": 100, "tool_result": 150, "rule": 100}.get(kind, 75)
     return most if is_thinking else most - 30
 
 
 def is_right(sample: Sample, reply_text: str, tool_calls: Sequence[Any] = ()) -> bool:
     """Whether a reply (its content, without the thought) is what the sample asks for."""
     return is_accepted(sample.accepts, reply_text, tool_calls)
+
+
+def _show(kind: str | None, length: int, num_samples: int, seed: int) -> None:
+    """Prints samples for people."""
+    for index in range(num_samples):
+        sample = make_sample(Random(f"show-{seed}-{index}"), length, kind)
+        text = text_of(spans(sample.messages, sample.tools, sample.is_thinking))
+        sys.stdout.write(f"──── {sample.kind}\n{text}\n{sample.accepts}\n\n")
+
+
+def _speed(num_samples: int = 40) -> None:
+    """Tokens of made and encoded samples per second of one core."""
+    from models.sprout.encode import encode
+    from models.sprout.tokenizer import load
+
+    tokenizer = load()
+    for length in (128, 512, 2048):
+        begun, num_tokens, num_targets = time.process_time(), 0, 0
+        for index in range(num_samples):
+            ids, is_target = encode(make_sample(Random(f"speed-{index}"), length), tokenizer)
+            num_tokens += len(ids)
+            num_targets += int(is_target.sum())
+        rate = num_tokens / (time.process_time() - begun)
+        sys.stdout.write(
+            f"length {length:5}: {rate:9,.0f} tokens/s, {num_tokens / num_samples:6.0f} tokens and "
+            f"{num_targets / num_samples:5.0f} targets a sample\n"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Shows samples, or how fast they are made.")
+    parser.add_argument("--show", type=int, default=3)
+    parser.add_argument("--kind", choices=list(KINDS))
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speed", action="store_true")
+    args = parser.parse_args()
+    if args.speed:
+        _speed()
+    else:
+        _show(args.kind, args.length, args.show, args.seed)
+
+
+if __name__ == "__main__":
+    main()

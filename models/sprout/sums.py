@@ -49,7 +49,9 @@ def sum_turn(chat: Chat) -> Turn:
     one, other = _pair(rng, lexicon, largest, sign)
     result = one + other if sign == "+" else one - other
     thing = plural(lexicon.draw(rng, "item"))
-    asked = lexicon.wording(rng, _ADD_ASKS if sign == "+" else _SUB_ASKS).format(a=one, b=other, t=thing)
+    asked = lexicon.wording(rng, _ADD_ASKS if sign == "+" else _SUB_ASKS).format(
+        a=one, b=other, t=thing
+    )
     thought = f"I compute {one} {sign} {other}. {_steps(one, other, sign)}."
     answers = (f"{one} {sign} {other} = {result}.", f"The answer is {result}.", f"It is {result}.", f"{result}.",
                f"{one} {sign} {other} is {result}.")  # fmt: skip
@@ -113,8 +115,12 @@ def elder_turn(chat: Chat) -> Turn | None:
     is_older = rng.random() < 0.6
     old, young = sorted((one, other), key=lambda fact: -int(fact.value))
     wanted, word = (old, "older") if is_older else (young, "younger")
-    asked = rng.choice(("Who is {w}, {a} or {b}?", "Is {a} or {b} {w}?", "Which of them is {w}: {a} or {b}?"))
-    thought = f"I read: {one.sentence} And: {other.sentence} {young.value} is less than {old.value}."
+    asked = rng.choice(
+        ("Who is {w}, {a} or {b}?", "Is {a} or {b} {w}?", "Which of them is {w}: {a} or {b}?")
+    )
+    thought = (
+        f"I read: {one.sentence} And: {other.sentence} {young.value} is less than {old.value}."
+    )
     answers = (f"{wanted.subject} is {word}.", f"{wanted.subject}.")
     return Turn(asked.format(w=word, a=one.subject, b=other.subject), thought, rng.choice(answers),
                 "arithmetic", values=(wanted.subject,),
@@ -131,5 +137,3 @@ def number_turn(chat: Chat) -> Turn:
     if roll < 0.65:
         return sum_turn(chat)
     return compare_turn(chat) if roll < 0.8 else count_turn(chat)
-
-

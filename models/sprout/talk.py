@@ -151,7 +151,7 @@ _WORLD = (
     "write code that sorts a list", "How far is the moon?", "who is the president", "what is {plain}", "What is the speed of light?",
     "Why is the sky blue?", "how do planes fly", "What is the capital of France?", "what's the capital of germany",
     "Who wrote Hamlet?", "What is love?", "how tall is mount everest", "what is the square root of 144", "Tell me the news.",
-    "how many people live in {place}", "Tell me about {animal}s.", "What is an {animal}?", "recommend me a film",
+    "how many people live in {place}", "What do you know about the {animal}?", "What is the {animal} good for?", "recommend me a film",
     "What should I eat today?", "how do I learn {hobby}", "What is 3452 times 9127?", "When did the war end?",
     "tell me a story", "Tell me a long story about a {animal}.", "can you draw a {item}?", "who invented the {item}",
     "what do you think about {plain}?", "How can I get rich?", "is {plain} good for me?", "Summarise the book {plain}.",
@@ -176,7 +176,10 @@ def world_turn(chat: Chat) -> Turn:
     """A question that only knowledge of the world could answer."""
     rng, lexicon = chat.rng, chat.lexicon
     asked = lexicon.wording(rng, _WORLD)
-    fills = {kind: lexicon.draw(rng, kind) for kind in ("place", "person", "food", "animal", "hobby", "item")}
+    fills = {
+        kind: lexicon.draw(rng, kind)
+        for kind in ("place", "person", "food", "animal", "hobby", "item")
+    }
     asked = asked.format(plain=lexicon.word(rng), **fills)
     if rng.random() < 0.3:
         asked = asked.lower().rstrip("?.")

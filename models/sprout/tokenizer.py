@@ -2,38 +2,47 @@
 
     python -m models.sprout.tokenizer
 
-Byte-level BPE, digits one by one. Names and numbers have the same tokens wherever they stand: a
-space before a capital or a digit is a token of its own, so that copying them is copying ids."""
+Byte-level BPE, digits one by one. Names, values and numbers have the same tokens wherever they
+stand: only common words take the space before them along, so that copying is copying ids."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from models.sprout.common import COMMON
 from models.sprout.render import spans
 from models.sprout.samples import make_sample
 
 FOLDER = Path(__file__).parents[2] / "src" / "keepwarm" / "model" / "sprout"
 VOCAB_SIZE = 4096
 _NUM_SAMPLES = 12000
+# `common` are the words that may have their space with them.
 _SPLIT = (
     r"'(?:s|t|re|ve|m|ll|d)(?!\p{L})"
-    r"| I(?![\p{L}\p{N}])"
-    r"| ?\p{Ll}+"
+    r"| (?:I|%(common)s)(?![\p{L}\p{N}_])"
+    r"|\p{Ll}+"
     r"|\p{Lu}+(?!\p{Ll})|\p{Lu}\p{Ll}*"
     r"|\p{N}"
-    r"|[.,;:!?]+ (?=[\p{Lu}\p{N}])"
+    r"|[.,;:!?]+ (?=[\p{L}\p{N}])"
     r"|\s*[\r\n]+"
     r"| ?[^\s\p{L}\p{N}]+"
     r"|\s+(?!\S)|\s"
 )
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_TAGS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 
 
 def _texts(num_samples: int) -> Iterator[str]:
@@ -46,12 +55,26 @@ def _texts(num_samples: int) -> Iterator[str]:
             yield text
 
 
+def _trie(options: Sequence[str]) -> str:
+    """A pattern for any of `options` that is decided letter by letter."""
+    by_letter: dict[str, list[str]] = {}
+    for option in sorted(set(options)):
+        by_letter.setdefault(option[:1], []).append(option[1:])
+    is_end = by_letter.pop("", None) is not None
+    branches = [letter + _trie(rest) for letter, rest in by_letter.items()]
+    if not branches:
+        return ""
+    joined = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{joined})?" if is_end else joined
+
+
 def train(num_samples: int = _NUM_SAMPLES) -> Any:
     """A new tokenizer. Takes about a minute."""
+    split = _SPLIT % {"common": _trie(COMMON)}
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+            pre_tokenizers.Split(Regex(split), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -114,7 +114,23 @@ SPECS = (
          (("number", "number"),), ("The note is saved as number {number}.", "Saved as number {number}.")),
 )  # fmt: skip
 
-_ATTRIBUTES = "height weight depth owner colour age length size speed level score rank status origin value".split()
+_ATTRIBUTES = [
+    "height",
+    "weight",
+    "depth",
+    "owner",
+    "colour",
+    "age",
+    "length",
+    "size",
+    "speed",
+    "level",
+    "score",
+    "rank",
+    "status",
+    "origin",
+    "value",
+]
 _SUBJECTS = (
     ("river", "title"), ("ship", "title"), ("planet", "invented"), ("robot", "code"), ("tower", "title"), ("horse", "pet"),
     ("player", "person"), ("team", "title"), ("machine", "code"), ("plant", "invented"), ("village", "place"), ("stone", "invented"),
@@ -156,7 +172,11 @@ class Tool:
             else:
                 properties[name] = {"type": "integer" if kind in _INTEGERS else "string"}
         parameters = {"type": "object", "properties": properties, "required": list(properties)}
-        described = {"name": self.name, "description": self.spec.description, "parameters": parameters}
+        described = {
+            "name": self.name,
+            "description": self.spec.description,
+            "parameters": parameters,
+        }
         return {"type": "function", "function": described}
 
 
@@ -167,7 +187,19 @@ def draw(rng: Random, lexicon: Lexicon, kind: str) -> Any:
     if kind == "invented":
         return lexicon.invented(rng)
     if kind == "room":
-        return rng.choice(("kitchen", "attic", "cellar", "garage", "hallway", "library", "bedroom", "office", "garden"))
+        return rng.choice(
+            (
+                "kitchen",
+                "attic",
+                "cellar",
+                "garage",
+                "hallway",
+                "library",
+                "bedroom",
+                "office",
+                "garden",
+            )
+        )
     text = lexicon.draw(rng, kind)
     return int(text) if kind in _INTEGERS else text
 

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from models.sprout import words
 from models.sprout.chat import Chat, Turn
 from models.sprout.documents import GROUPS, ITEM
-from models.sprout.facts import SOURCES, Fact, Question, ask, ask_value, casual
+from models.sprout.facts import (
+    SOURCES,
+    Fact,
+    Question,
+    ask,
+    ask_value,
+    asks_for,
+    bare_question,
+    casual,
+)
 from models.sprout.mine import MINE
 from models.sprout.relations import Relation
 from models.sprout.rules import refused
@@ -20,15 +32,19 @@ _UNKNOWN = (
     "I don't know. You have not told me {g}.",
 )
 _NOTHING = (
-    "The user asks {g}. I find nothing about {s}. I do not know it.",
-    "The user asks {g}. Nothing is said about {s}.",
+    "The user asks{f} {g}. I find nothing about {s}. I do not know it.",
+    "The user asks{f} {g}. Nothing is said about {s}.",
     "The question is {g}. {source} nothing about {s}.",
 )
 _NOT_THIS = (
-    "The user asks {g}. I know of {s}, but not this.",
-    "The user asks {g}. {s} is named, but this is not said.",
+    "The user asks{f} {g}. I know of {s}, but not this.",
+    "The user asks{f} {g}. {s} is named, but this is not said.",
 )
+_ABSENT_ASKS = (
+    "Do you know {g}?", "Tell me {g}.", "Can you tell me {g}?", "Remind me {g}.", "I forgot {g}. Can you help?",
+)  # fmt: skip
 # Whose values may be told through another relation: a person's things, friends.
+_NAMES = frozenset(words.NAMES)
 _CLOSED = ("colour", "day", "month", "number", "small", "age", "year", "time", "code", "instrument")
 _TANGLED = ("gift", "friend", "owner", "maker", "place")
 
@@ -38,6 +54,11 @@ def recall_turn(chat: Chat) -> Turn | None:
     if not chat.book.facts:
         return None
     fact = chat.rng.choice(chat.book.facts)
+    if fact in chat.asked[-2:]:  # nobody asks the same again at once
+        fact = chat.rng.choice(chat.book.facts)
+        if fact in chat.asked[-2:]:
+            return None
+    chat.asked.append(fact)
     return _asked(chat, fact, ask(chat.rng, chat.lexicon, fact))
 
 
@@ -53,8 +74,11 @@ def is_closed(fact: Fact) -> bool:
 
 def _asked(chat: Chat, fact: Fact, question: Question) -> Turn:
     is_value = question.value == fact.value
+    asked = casual(chat.rng, question.asked)
+    if is_value and fact.subject in _NAMES and chat.rng.random() < 0.08:
+        asked = asked.lower()  # "where does anna live"
     turn = Turn(
-        casual(chat.rng, question.asked),
+        asked,
         question.thought,
         question.answer,
         "recall",
@@ -71,13 +95,12 @@ def both_turn(chat: Chat) -> Turn | None:
     if len(chat.book.facts) < 2:
         return None
     facts = chat.rng.sample(chat.book.facts, 2)
-    one, other = (ask_value(chat.rng, chat.lexicon, fact) for fact in facts)
+    one, other = (bare_question(chat.rng, chat.lexicon, fact) for fact in facts)
     told = [fact.filled(fact.relation.answers[0]) for fact in facts]
-    second = other.asked[0].lower() + other.asked[1:]
-    joined = chat.rng.choice((f"{one.asked} And {second}", f"{one.asked} {other.asked}"))
+    joined = chat.rng.choice((f"{one} And {other[0].lower()}{other[1:]}", f"{one} {other}"))
     sources = [chat.rng.choice(SOURCES[fact.source]) for fact in facts]
     thought = f"There are two questions. {sources[0]}: {facts[0].sentence} {sources[1]}: {facts[1].sentence}"
-    return Turn(joined, thought, " ".join(told), "recall", values=(one.value, other.value),
+    return Turn(joined, thought, " ".join(told), "recall", values=(facts[0].value, facts[1].value),
                 fact_text=facts[0].text)  # fmt: skip
 
 
@@ -125,21 +148,27 @@ def absent_turn(chat: Chat) -> Turn | None:
     if found is None:
         return None
     relation, subject = found
-    probe = Fact(relation, subject, "", "")
-    gist = relation.gist.format(s=subject, v="", av="")
+    return _unanswered(chat, Fact(relation, subject, "", ""), thoughts)
+
+
+def _unanswered(chat: Chat, probe: Fact, thoughts: tuple[str, ...]) -> Turn:
+    """Asks for the value of `probe`, which nobody told."""
+    rng, kind, gist = chat.rng, probe.relation.subject, probe.gist
+    asked = bare_question(rng, chat.lexicon, probe)
     if rng.random() < 0.3:
-        asked = rng.choice(("Do you know {g}?", "Tell me {g}.", "Can you tell me {g}?")).format(g=gist)
-    else:
-        asked = chat.lexicon.wording(rng, relation.asks).format(s=subject)
-        asked = asked[0].upper() + asked[1:]
-    named = f"the {subject}" if relation.subject in ("object", "site", "venue", "event") else subject
-    named = f"order {subject}" if relation.subject == "order" else named
-    if relation.group == "mine":
-        gist, named = gist.replace("the user's", "your").replace("the user", "you"), "it"
-    thought_gist = relation.gist.format(s=probe.subject)
-    thought = rng.choice(thoughts).format(g=thought_gist, s=named, source="The text says")
-    answer = rng.choice(_UNKNOWN).format(g=gist)
-    return Turn(casual(rng, asked), thought[0].upper() + thought[1:], answer, "absent", checks=(("unknown", ""),), short="I do not know", is_upper_safe=True)
+        asked = chat.lexicon.wording(rng, _ABSENT_ASKS).format(g=gist.replace("the user's", "my"))
+    named = probe.subject
+    if probe.relation.group == "mine":
+        named = "it"
+    elif kind in ("object", "site", "venue", "event", "order"):
+        named = f"order {named}" if kind == "order" else f"the {named}"
+    source = rng.choice(("The text says", "The conversation says", "I find"))
+    thought = rng.choice(thoughts).format(f=asks_for(gist), g=gist, s=named, source=source)
+    for sentence in (". the ", ". order "):
+        thought = thought.replace(sentence, f". {sentence[2:].capitalize()}")
+    answer = rng.choice(_UNKNOWN).format(g=gist.replace("the user's", "your"))
+    return Turn(casual(rng, asked), thought, answer, "absent", checks=(("unknown", ""),),
+                short="I do not know", is_upper_safe=True)  # fmt: skip
 
 
 _TOLD_REPLIES = (
@@ -162,6 +191,10 @@ def told_turn(chat: Chat) -> Turn | None:
     fact = book.make(relation, chat.lexicon.draw(rng, relation.subject), "user")
     if fact is None:
         return None
+    if rng.random() < 0.25 and relation.value != "code":  # as people type: "i live in lund"
+        lower = replace(fact, value=fact.value.lower(), text=fact.text.lower().rstrip("."))
+        book.replace(fact, lower)
+        fact = lower
     return _acknowledged(chat, fact)
 
 
@@ -171,12 +204,17 @@ def _acknowledged(chat: Chat, fact: Fact) -> Turn:
     answer = rng.choice(_TOLD_REPLIES).format(a=fact.filled(fact.relation.answers[0]))
     said = rng.choice(("The user tells me: {t}", "The user says: {t} I will remember it."))
     return Turn(
-        user, said.format(t=fact.text), answer, "told",
+        user, said.format(t=fact.sentence), answer, "told",
         any_of=(fact.value, "noted", "remember", "mind", "know", "got it", "thanks", "thank you"),
     )  # fmt: skip
 
 
-_CORRECTIONS = ("Actually, {x}", "Sorry, I was wrong. {x}", "Correction: {x}", "That has changed: {x}")
+_CORRECTIONS = (
+    "Actually, {x}",
+    "Sorry, I was wrong. {x}",
+    "Correction: {x}",
+    "That has changed: {x}",
+)
 
 
 def corrected_turn(chat: Chat) -> Turn | None:

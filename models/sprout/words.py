@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-NAMES = tuple(
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NAMES = _words(
     """
     Anna Carl Erik Maja Lars Ingrid Oskar Freya Nils Astrid Jonas Karin Sven Elsa Olaf Greta Hugo
     Linnea Axel Sigrid Anton Vera Emil Tove Gustav Alma Rolf Stina Henrik Ebba Magnus Saga Viktor
@@ -23,19 +28,19 @@ NAMES = tuple(
     Nadia Tamar Eitan Shira Ari Dalia Gideon Rivka Noa Ezra Talia Micah Judith Saul Miriam Levi
     Quinn Robin Sasha Kai Rowan Sage River Blake Reese Jordan Casey Morgan Avery Skyler Finley Toby
     Wendy Gavin Tessa Dylan Molly Logan Paige Connor Bella Ethan Chloe Nathan Megan Lewis Amber Kyle
-    """.split()
+    """
 )
 
-PETS = tuple(
+PETS = _words(
     """
     Milo Rex Bella Luna Rocky Biscuit Pepper Shadow Ginger Patch Whiskers Socks Buddy Coco Daisy Fig
     Mango Olive Peanut Pickle Pumpkin Rusty Sunny Toffee Waffle Ziggy Bramble Cinder Dusty Echo Fern
     Gizmo Hopper Inky Jasper Kiwi Lucky Maple Nugget Oreo Poppy Quill Rosie Scout Tango Velvet Willow
     Button Clover Domino Ember Flash Goose Honey Indigo Juniper Koda Lemon Marble Nutmeg Onyx Pebble
-    """.split()
+    """
 )
 
-PLACES = tuple(
+PLACES = _words(
     """
     Lund Bergen Oslo Turku Aarhus Malmo Narvik Uppsala Visby Kiruna Porto Lisbon Madrid Seville Turin
     Genoa Naples Palermo Verona Siena Lyon Nantes Lille Rennes Dijon Toulouse Ghent Bruges Antwerp
@@ -47,10 +52,10 @@ PLACES = tuple(
     Auckland Napier Quebec Ottawa Calgary Halifax Boston Denver Austin Tulsa Reno Salem Dallas Miami
     Lima Cusco Quito Bogota Cali Medellin Santiago Valdivia Rosario Cordoba Recife Natal Belem Leeds
     York Bath Derby Exeter Truro Dover Cork Galway Sligo Dundee Oban Perth Cardiff Swansea Bangor
-    """.split()
+    """
 )
 
-ITEMS = tuple(
+ITEMS = _words(
     """
     lamp rope key map book clock mirror candle bucket ladder hammer needle basket blanket bottle
     compass drum kettle ring sword crown coin letter lantern pillow spoon knife fork plate cup bowl
@@ -64,30 +69,32 @@ ITEMS = tuple(
     pipe valve cable battery bulb switch socket fan heater stove oven fridge toaster blender mixer
     scale funnel sieve tray napkin tin bag sack box chest drawer cabinet hanger iron magnet lens
     telescope microscope globe calendar diary poster flag badge medal trophy token ticket receipt
-    """.split()
-)
-
-FOODS = tuple(
     """
-    apple pear plum cherry peach mango banana orange lemon lime grape melon fig date apricot kiwi
-    carrot potato onion garlic leek cabbage spinach lettuce cucumber tomato pepper pumpkin radish
-    turnip bean pea lentil rice pasta noodle bread toast bagel muffin pancake waffle cookie cake pie
-    pudding honey jam butter cheese yogurt cream milk egg omelette soup stew curry salad sandwich
-    pizza burger taco sushi dumpling risotto lasagne porridge granola popcorn chocolate caramel
-    vanilla cinnamon ginger mint basil walnut almond hazelnut peanut chestnut olive mushroom
-    """.split()
 )
 
-ANIMALS = tuple(
+# As in "Anna likes ...": many or a mass.
+FOODS = _words(
+    """
+    apples pears plums cherries peaches mangos bananas oranges lemons limes grapes melons figs dates
+    apricots kiwis carrots potatoes onions garlic leeks cabbage spinach lettuce cucumbers tomatoes
+    peppers pumpkins radishes turnips beans peas lentils rice pasta noodles bread toast bagels muffins
+    pancakes waffles cookies cake pies pudding honey jam butter cheese yogurt cream milk eggs omelettes
+    soup stew curry salad sandwiches pizza burgers tacos sushi dumplings risotto lasagne porridge
+    granola popcorn chocolate caramel vanilla cinnamon ginger mint basil walnuts almonds hazelnuts
+    peanuts chestnuts olives mushrooms
+    """
+)
+
+ANIMALS = _words(
     """
     dog cat horse cow goat sheep pig hen duck goose rabbit mouse rat fox wolf bear deer moose otter
     beaver badger hedgehog squirrel owl eagle hawk falcon raven crow swan heron stork pigeon sparrow
     robin parrot penguin turtle tortoise lizard snake frog toad newt salmon trout shark whale dolphin
     seal crab lobster snail bee ant spider moth butterfly donkey camel llama zebra giraffe lion tiger
-    """.split()
+    """
 )
 
-JOBS = tuple(
+JOBS = _words(
     """
     baker teacher nurse doctor farmer painter pilot sailor carpenter plumber gardener tailor librarian
     lawyer judge cook waiter driver mechanic engineer builder mason potter weaver jeweller barber
@@ -95,95 +102,118 @@ JOBS = tuple(
     translator chemist biologist geologist astronomer miner fisher shepherd beekeeper forester ranger
     firefighter postman courier cashier clerk banker accountant architect designer tutor coach referee
     electrician welder locksmith clockmaker glassblower florist butcher grocer brewer cheesemaker
-    """.split()
+    """
 )
 
-HOBBIES = tuple(
+HOBBIES = _words(
     """
     chess painting fishing sailing knitting cooking dancing singing running swimming climbing skiing
     cycling hiking reading gardening pottery archery fencing rowing juggling photography birdwatching
     astronomy carpentry embroidery origami calligraphy skating surfing yoga tennis football hockey
     badminton volleyball bowling darts karate judo boxing camping baking sewing
-    """.split()
+    """
 )
 
-INSTRUMENTS = tuple(
+INSTRUMENTS = _words(
     """
     violin cello flute harp piano guitar drums trumpet trombone clarinet oboe saxophone banjo
     accordion organ ukulele mandolin tuba bassoon viola
-    """.split()
+    """
 )
 
-COLOURS = tuple(
+COLOURS = _words(
     """
     red blue green yellow black white brown grey pink purple orange silver gold violet turquoise
     beige scarlet crimson navy teal ivory maroon amber olive
-    """.split()
+    """
 )
 
-ADJECTIVES = tuple(
+ADJECTIVES = _words(
     """
     old new small large broken heavy light round square wooden golden rusty shiny spare tiny long
     short thick thin plain striped dusty clean soft hard folded painted cracked polished lost
-    """.split()
+    """
 )
 
-CONTAINERS = tuple(
+CONTAINERS = _words(
     """
     box drawer chest bag basket cupboard cabinet crate jar tin shelf locker trunk suitcase barrel
     safe bucket pouch sack wardrobe
-    """.split()
+    """
 )
 
-ROOMS = tuple(
+ROOMS = _words(
     """
     kitchen attic cellar garage hallway library bedroom bathroom garden shed office workshop pantry
     balcony studio barn stable greenhouse laundry lounge
-    """.split()
+    """
 )
 
-SITES = tuple(
+SITES = _words(
     """
     gate door vault cellar tower lab office garage archive warehouse workshop library gallery
     boathouse hangar bunker studio storeroom stairwell lift
-    """.split()
+    """
 )
 
-VENUES = tuple(
+VENUES = _words(
     """
     bakery museum library pool gym bar cinema market pharmacy zoo bank cafe bookshop theatre
     restaurant gallery laundry aquarium castle harbour clinic school
-    """.split()
+    """
 )
 
-EVENTS = tuple(
+EVENTS = _words(
     """
     meeting concert party wedding lecture picnic parade auction festival interview rehearsal race
     workshop dinner exam market tournament reunion regatta quiz
-    """.split()
+    """
 )
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-MONTHS = tuple(
+MONTHS = _words(
     """
     January February March April May June July August September October November December
-    """.split()
+    """
 )
 
-SIDES = ("north", "south", "east", "west", "main", "back", "front", "inner", "outer", "upper", "lower")
+SIDES = (
+    "north",
+    "south",
+    "east",
+    "west",
+    "main",
+    "back",
+    "front",
+    "inner",
+    "outer",
+    "upper",
+    "lower",
+)
 
-RELATIVES = tuple(
+RELATIVES = _words(
     """
     sister brother mother father uncle aunt cousin boss teacher neighbour doctor daughter son wife
     husband friend grandmother grandfather landlord roommate dentist coach
-    """.split()
+    """
 )
 
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+ORDINALS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+)
 
 # Words that people type for no reason in particular; also secrets, pass phrases and titles.
-PLAIN = tuple(
+PLAIN = _words(
     """
     river mountain forest ocean island desert valley meadow winter summer autumn spring morning
     evening midnight thunder rainbow sunshine shadow silver copper diamond emerald sapphire velvet
@@ -198,5 +228,5 @@ PLAIN = tuple(
     pixel vector matrix python cobra falcon condor pelican walrus narwhal octopus jellyfish coral reef
     lagoon canyon glacier volcano tundra prairie savanna jungle swamp tunnel avenue station platform
     ticket luggage compass anchor rudder canoe raft ferry submarine helicopter airplane parachute
-    """.split()
+    """
 )

@@ -1,0 +1,165 @@
+"""Scores on held-out samples: values, names and numbers that training never saw.
+
+    python -m models.sprout.eval [--model FOLDER] [--suite NAME ...] [--num 100] [--show 3]
+
+The suites and `reply_of` need no model library: training runs the same suites in torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from models.sprout.check import read_calls
+from models.sprout.encode import prompt_ids
+from models.sprout.lexicon import HELD_OUT
+from models.sprout.samples import Sample, is_right, make_sample
+from models.sprout.tokenizer import FOLDER, load
+
+MAX_REPLY_LEN = 160  # tokens, thought included; what has not ended by then is wrong
+
+
+@dataclass(frozen=True)
+class Suite:
+    """`length` is that of the whole conversation; a `distance` asks for facts that far back."""
+
+    name: str
+    kind: str
+    length: int
+    wanted: float  # the share that the model must reach
+    distance: tuple[int, int] | None = None
+    num_samples: int = 150
+
+
+SUITES = (
+    Suite("recall_300", "recall", 360, 0.95),
+    Suite("recall_1000", "recall", 1300, 0.95, (850, 1250)),
+    Suite("recall_3000", "recall", 3500, 0.90, (2700, 3400)),
+    Suite("tool", "tool", 500, 0.95),
+    Suite("tool_result", "tool_result", 500, 0.95),
+    Suite("rule", "rule", 400, 0.95),
+    Suite("absent", "absent", 600, 0.90),
+    Suite("arithmetic", "arithmetic", 200, 0.90),
+    Suite("persona", "persona", 300, 0.95),
+    Suite("smalltalk", "smalltalk", 150, 0.95),
+    Suite("world", "world", 200, 0.90),
+)
+
+
+def held_out(suite: Suite, seed: int = 0, num_samples: int | None = None) -> list[Sample]:
+    """The samples of a suite; the same for the same seed."""
+    wanted = num_samples or suite.num_samples
+    samples: list[Sample] = []
+    index = 0
+    while len(samples) < wanted:
+        rng = Random(f"held-out-{seed}-{suite.name}-{index}")
+        sample = make_sample(rng, suite.length, suite.kind, HELD_OUT)
+        index += 1
+        far = sample.distance_tokens
+        if suite.distance is not None and (
+            far is None or not suite.distance[0] <= far <= suite.distance[1]
+        ):
+            continue
+        samples.append(sample)
+    return samples
+
+
+def reply_of(text: str, is_thinking: bool) -> tuple[str, list[tuple[str, str]]] | None:
+    """Content and calls of a reply as the model made it, up to its end. None where a thought was
+    not closed or a call is not well formed."""
+    text = text.split("<|im_end|>", maxsplit=1)[0]
+    if is_thinking:
+        _, closed, text = text.partition("</think>")
+        if not closed:
+            return None
+    try:
+        return read_calls(text.strip())
+    except ValueError:
+        return None
+
+
+def is_right_text(sample: Sample, text: str) -> bool:
+    """Whether what the model made behind the generation prompt is right."""
+    reply = reply_of(text, sample.is_thinking)
+    return reply is not None and is_right(sample, *reply)
+
+
+# From prompts' ids to the texts made behind them, tags and `<|im_end|>` included.
+Generate = Callable[[Sequence[Sequence[int]]], Iterable[str]]
+
+
+def score(
+    suite: Suite, generate: Generate, tokenizer: Any, **kwargs: Any
+) -> tuple[float, list[str]]:
+    """The share of right replies, and the wrong ones with what was wanted."""
+    samples = held_out(suite, **kwargs)
+    prompts = [prompt_ids(sample, tokenizer).tolist() for sample in samples]
+    wrong = []
+    for sample, text in zip(samples, generate(prompts)):
+        if not is_right_text(sample, text):
+            last, asked = sample.messages[-1], sample.messages[-2]
+            wanted = last["content"] or json.dumps(
+                [c["function"] for c in last.get("tool_calls", ())]
+            )
+            wrong.append(
+                f"asked  {str(asked['content'])[-160:]!r}\nmade   {text!r}\nwanted {wanted!r}"
+            )
+    return 1 - len(wrong) / len(samples), wrong
+
+
+@cache
+def _generator(folder: str) -> Generate:
+    """Greedy replies with mlx-lm, on whatever device MLX uses."""
+    from mlx_lm import batch_generate
+    from mlx_lm import load as load_model
+    from mlx_lm.sample_utils import make_sampler
+
+    model, tokenizer = load_model(folder)
+
+    def generate(prompts: Sequence[Sequence[int]]) -> list[str]:
+        made: list[str] = []
+        for start in range(0, len(prompts), 16):
+            part = [list(prompt) for prompt in prompts[start : start + 16]]
+            reply = batch_generate(
+                model, tokenizer, part, max_tokens=MAX_REPLY_LEN, sampler=make_sampler(temp=0.0)
+            )
+            made += reply.texts
+        return made
+
+    return generate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=FOLDER)
+    parser.add_argument("--suite", nargs="*", choices=[suite.name for suite in SUITES])
+    parser.add_argument("--num", type=int, help="samples of each suite")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--show", type=int, default=0, help="how many wrong replies to print")
+    args = parser.parse_args()
+    tokenizer = load(args.model)
+    for suite in SUITES:
+        if args.suite and suite.name not in args.suite:
+            continue
+        begun = time.monotonic()
+        share, wrong = score(
+            suite, _generator(str(args.model)), tokenizer, seed=args.seed, num_samples=args.num
+        )
+        took_s = time.monotonic() - begun
+        sys.stdout.write(
+            f"{suite.name:12} {share:6.1%} (wanted {suite.wanted:.0%}) {took_s:.0f} s\n"
+        )
+        for text in wrong[: args.show]:
+            sys.stdout.write(f"{text}\n\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
