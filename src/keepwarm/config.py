@@ -18,7 +18,7 @@ from typing import Any
 from keepwarm.cache.policy import POLICIES
 from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill, Sampling
 from keepwarm.errors import BadInput
-from keepwarm.model.names import BUILT_IN, DTYPES
+from keepwarm.model.names import BUILT_IN, DTYPES, KERNELS
 
 ENV_PREFIX = "KEEPWARM_"
 # What the tests read, and what model/ reads before there are settings.
@@ -140,6 +140,10 @@ class Config:
     dtype: str = _setting(
         "auto", "dtype", _MODEL, "what the weights are computed in; auto is as they were saved, and"
         " on a CPU float32, which is faster there", choices=DTYPES,
+    )  # fmt: skip
+    kernels: str = _setting(
+        "keepwarm", "kernels", _MODEL, "where there is no Metal: keepwarm's functions, which take"
+        " many tokens at once, or those of mlx-lm, which often take one by one", choices=KERNELS,
     )  # fmt: skip
     context_len: int | None = _setting(
         None, "context-len", _MODEL, "tokens of prompt and reply; what the model says", read=int

@@ -21,6 +21,7 @@ def make_engine(config: Config) -> Engine:
         trust_remote_code=config.trust_remote_code,
         chat_template=config.chat_template,
         dtype=config.dtype,
+        kernels=config.kernels,
     )
     placement = Placement(min_span=config.min_span, prefill_step=config.prefill_step)
 

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 
 from keepwarm.engine.memory import free_bytes
 from keepwarm.errors import BadInput
+from keepwarm.model import speedups
 from keepwarm.model.names import BUILT_IN, DTYPES, source_of
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def load(
     trust_remote_code: bool = False,
     *,
     dtype: str = "auto",
+    kernels: str | None = None,
 ) -> Any:
     """As `mlx_lm.load`: model and tokenizer, and the config where asked for; without a name, the
     built-in model. The model is prepared as the server's is (see `prepared`).
@@ -48,19 +50,21 @@ def load(
         revision=revision,
         trust_remote_code=trust_remote_code,
     )
-    model = prepared(model, dtype)
+    model = prepared(model, dtype, kernels)
     if not lazy:
         mx.eval(model.parameters())
     return (model, *rest)
 
 
-def prepared(model: Any, dtype: str = "auto") -> Any:
-    """The model, ready to run fast here: its weights in the type asked for. Mutates.
+def prepared(model: Any, dtype: str = "auto", kernels: str | None = None) -> Any:
+    """The model, ready to run fast here: its weights in the type asked for, and mlx-lm's loops
+    over tokens replaced (see `speedups`). Mutates.
 
     `auto` is the type they were saved in, except on a CPU: products of 16-bit numbers are
     computed several times slower there than those of 32 bits (docs/log.md), so these are widened
     where the memory is there.
     """
+    speedups.install(kernels)
     wanted = _wanted_dtype(model, dtype)
     if wanted is not None:
         _cast(model, wanted)
@@ -74,6 +78,7 @@ def model_loader(
     trust_remote_code: bool = False,
     chat_template: str | None = None,
     dtype: str = "auto",
+    kernels: str | None = None,
 ) -> Load:
     """A function that loads the model `name`: a folder, a repository that is downloaded, or the
     built-in model.
@@ -98,6 +103,7 @@ def model_loader(
                 adapter_path=adapter_path,
                 trust_remote_code=trust_remote_code,
                 dtype=dtype,
+                kernels=kernels,
             )
         except Exception as error:
             raise BadInput(f"cannot load {name}: {_first_line(error)}") from error

@@ -9,6 +9,7 @@ from keepwarm.errors import BadInput
 
 BUILT_IN = "sprout"  # the model that comes with the package, at model/sprout/
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KERNELS = ("keepwarm", "mlx-lm")  # whose functions compute where there is no Metal
 
 
 def source_of(name: str) -> str:

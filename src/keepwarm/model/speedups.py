@@ -18,8 +18,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from keepwarm.errors import BadInput
+from keepwarm.model.names import KERNELS
+
 ENV = "KEEPWARM_KERNELS"
-KERNELS = ("keepwarm", "mlx-lm")
 log = logging.getLogger(__name__)
 
 
@@ -62,8 +64,10 @@ _originals: dict[Replacement, Any] = {}
 
 def install(kernels: str | None = None) -> None:
     """Replaces what is to be replaced on this machine; once more does nothing. `kernels` is one
-    of KERNELS, the environment's choice if None. Mutates mlx-lm's modules."""
+    of KERNELS, the environment's choice if None. Mutates mlx-lm's modules; raises BadInput."""
     kernels = kernels or os.environ.get(ENV) or KERNELS[0]
+    if kernels not in KERNELS:
+        raise BadInput(f"kernels are {' or '.join(KERNELS)}, not {kernels!r}")
     if kernels != "keepwarm" or mx.metal.is_available():
         uninstall()
         return
