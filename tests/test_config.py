@@ -34,6 +34,7 @@ SAID: dict[str, tuple[str, Any]] = {
     "chat-template": ("t.jinja", "t.jinja"),
     "chat-template-args": ('{"a": 1}', {"a": 1}),
     "dtype": ("float16", "float16"),
+    "kernels": ("mlx-lm", "mlx-lm"),
     "context-len": ("100", 100),
     "host": ("::1", "::1"),
     "port": ("1", 1),
