@@ -107,6 +107,9 @@ def make_facts(chat: Chat, room: int, source: str) -> list[list[Fact]]:
                 left -= estimated_len(fact.text)
         if facts:
             made.append(facts)
+        else:  # no values are left
+            num_fails += 1
+            groups = list(GROUPS)
     return made
 
 

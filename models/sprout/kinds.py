@@ -44,8 +44,8 @@ from models.sprout.turns import (
 KINDS: dict[str, tuple[float, int]] = {
     "recall": (0.38, 0),
     "absent": (0.10, 0),
-    "rule": (0.14, 120),
-    "persona": (0.05, 120),
+    "rule": (0.14, 150),
+    "persona": (0.05, 150),
     "tool": (0.11, 160),
     "tool_result": (0.06, 240),
     "arithmetic": (0.05, 80),

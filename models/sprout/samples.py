@@ -14,6 +14,7 @@ from typing import Any
 from models.sprout.calls import Loop
 from models.sprout.chat import Chat, estimated_len
 from models.sprout.check import Accepts, call_as_data, is_accepted
+from models.sprout.common import COMMON
 from models.sprout.kinds import KINDS, compose
 from models.sprout.lexicon import TRAINING, Lexicon
 from models.sprout.render import spans, text_of
@@ -22,6 +23,8 @@ Message = dict[str, Any]
 
 # Lengths are estimated, short ones less well: what is aimed at so that none is much too long.
 _FILL, _SLACK_LEN = 0.97, 12
+
+_SPOKEN = frozenset(COMMON) | {"phone", "dog", "job", "room", "code", "book", "key", "table"}
 
 __all__ = ["KINDS", "Sample", "is_right", "make_sample"]
 
@@ -58,9 +61,10 @@ def _accepts(chat: Chat, loop: Loop) -> Accepts:
     asked = str(loop.messages[0]["content"])
     allowed = f"{loop.answer}\n{asked[-300:]}".lower()
     for fact in chat.book.facts:
-        for value in (fact.value, fact.subject):
-            # Cheap first: most values are nowhere in the question or the answer.
-            if value not in ("", "me") and value.lower() not in allowed:
+        told = (fact.value,) if fact.relation.group in ("mine", "") else (fact.value, fact.subject)
+        for value in told:
+            # What sentences are made of may stand in any: a phone number is not "the phone".
+            if value.lower() not in allowed and value.lower() not in _SPOKEN:
                 rejects[value] = None
     calls = tuple(call_as_data(name, arguments) for name, arguments in loop.calls)
     return Accepts(loop.values, loop.any_of, tuple(rejects), loop.checks, calls)
