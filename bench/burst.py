@@ -21,7 +21,8 @@ import mlx.core as mx
 import numpy as np
 
 from bench.prefix import GENERATION_LEN
-from bench.streams import SHAPES, Side, both, is_on_cpu, prepare, random_tokens, report
+from bench.streams import Side, both, is_on_cpu, prepare, random_tokens, report
+from keepwarm.bench.shapes import SHAPES
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 
 SYSTEM_LEN = 2_700

@@ -19,6 +19,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models import qwen3, qwen3_5
 
+from keepwarm.bench.shapes import QWEN3_06B, QWEN35_9B
 from keepwarm.cache.live import Live
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.prefill import Prefill
@@ -29,20 +30,6 @@ REPEATS = 5
 GENERATION_LEN = 8  # tokens of the generation prompt
 NEAREST_LEN = 23  # tokens that differ in the nearest prompt
 
-QWEN3_06B = {
-    "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28,
-    "intermediate_size": 3072, "num_attention_heads": 16, "num_key_value_heads": 8,
-    "head_dim": 128, "rms_norm_eps": 1e-6, "vocab_size": 151936,
-    "max_position_embeddings": 131072, "rope_theta": 1e6, "tie_word_embeddings": True,
-}  # fmt: skip
-QWEN35_9B = {
-    "model_type": "qwen3_5_text", "hidden_size": 4096, "num_hidden_layers": 32,
-    "intermediate_size": 12288, "num_attention_heads": 16, "num_key_value_heads": 4,
-    "head_dim": 256, "linear_num_value_heads": 32, "linear_num_key_heads": 16,
-    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-    "full_attention_interval": 4, "rms_norm_eps": 1e-6, "vocab_size": 248320,
-    "max_position_embeddings": 262144, "rope_theta": 1e7, "tie_word_embeddings": False,
-}  # fmt: skip
 TINY = {
     **QWEN3_06B, "hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 256,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024,

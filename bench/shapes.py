@@ -16,7 +16,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from bench.streams import SHAPES, build, is_on_cpu, prepare
+from bench.streams import is_on_cpu, prepare
+from keepwarm.bench.shapes import SHAPES, build
 
 LENGTHS = (1, 8, 64, 512, 2048)
 NUM_CHUNKS = 3  # after one another, so that each has another length before it

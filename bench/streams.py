@@ -23,13 +23,13 @@ from typing import Any, Protocol
 import mlx.core as mx
 import mlx_lm.server
 import numpy as np
-from mlx_lm.models import qwen3, qwen3_5
 from mlx_lm.models.cache import LRUPromptCache
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from bench.prefix import GENERATION_LEN, QWEN3_06B, QWEN35_9B
+from bench.prefix import GENERATION_LEN
+from keepwarm.bench.shapes import SHAPES, build
 from keepwarm.engine.engine import Engine
 from keepwarm.engine.request import Request
 from keepwarm.events import Delta, Event, Failed, Reading
@@ -40,21 +40,6 @@ NUM_BEFORE = 32  # tokens of each stream whose gaps are taken before the long pr
 NUM_AFTER = 32  # tokens that are generated for the long prompt
 MAX_TOKENS = 50_000  # of a stream: more than it lives to see
 WAIT_S = 600.0
-
-SMALL = {
-    "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 1024,
-}  # fmt: skip
-HYBRID = {
-    "num_hidden_layers": 4, "linear_num_value_heads": 2, "linear_num_key_heads": 1,
-    "linear_key_head_dim": 32, "linear_value_head_dim": 32,
-}  # fmt: skip
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": QWEN3_06B,
-    "qwen3-small": {**QWEN3_06B, **SMALL},
-    "qwen3_5-small": {**QWEN35_9B, **SMALL, **HYBRID},
-    "qwen3_5-9b": QWEN35_9B,
-}
 
 
 # What both sides are given
@@ -71,18 +56,6 @@ def prepare() -> str:
         return device
     mx.disable_compile()  # there mlx starts a C++ compiler for every new shape
     return f"{device}, mx.compile off on both sides"
-
-
-def build(name: str) -> Any:
-    shape = SHAPES[name]
-    if name.startswith("qwen3_5"):
-        config = {"model_type": "qwen3_5", "text_config": shape}
-        model = qwen3_5.Model(qwen3_5.ModelArgs.from_dict(config))
-    else:
-        model = qwen3.Model(qwen3.ModelArgs.from_dict(shape))
-    model.set_dtype(mx.bfloat16)
-    mx.eval(model.parameters())
-    return model
 
 
 def tokenizer(vocab_size: int) -> TokenizerWrapper:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from keepwarm.cli import serve
+from keepwarm.cli import bench, serve
 from keepwarm.cli.chat import command as chat
 from keepwarm.errors import KeepwarmError
 
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     serve.add_to(commands)
     chat.add_to(commands)
+    bench.add_to(commands)
     args = parser.parse_args(argv)
     try:
         status: int = args.run(args)

@@ -1,0 +1,126 @@
+"""Prefill beside mlx-lm: tokens a second until the first token of a prompt that nobody has read.
+
+The systems take turns, so that what else the machine does hits all of them. On a CPU under Linux
+mlx-lm runs twice: with the BLAS that keepwarm found, and as it comes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from keepwarm.bench.report import Report, median, spread
+from keepwarm.bench.workers import System, Worker
+
+_MAX_ID = 1000  # random tokens are below: every vocabulary has as many
+
+OURS = System("keepwarm", "its default")
+SAME_BLAS = System("mlx-lm", "same BLAS", {"KEEPWARM_KERNELS": "mlx-lm"})
+AS_IT_COMES = System("mlx-lm", "its default", {**SAME_BLAS.env, "KEEPWARM_BLAS": "off"})
+
+Progress = Callable[[str], None]  # called before each measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure: a model by its name, or a shape."""
+
+    model: str | None
+    shape: str | None
+    lengths: Sequence[int]
+    num_rounds: int
+
+    @property
+    def num_measurements(self) -> int:
+        """At most, one to warm up included."""
+        return 3 * len(self.lengths) * (self.num_rounds + 1)
+
+
+def measure(plan: Plan, on_progress: Progress) -> Report:
+    """Raises WorkerFailed where a system cannot run."""
+    job = {"model": plan.model, "shape": plan.shape}
+    with ExitStack() as stack:
+        on_progress("loading")
+        workers = {OURS: stack.enter_context(Worker(OURS, job))}
+        told = {OURS: workers[OURS].hear()}
+        for system in peers(told[OURS]["device"], sys.platform):
+            workers[system] = stack.enter_context(Worker(system, job))
+            told[system] = workers[system].hear()
+        report = Report("prefill", plan.model or plan.shape or "", told[OURS]["device"])
+        num_ids = min(_MAX_ID, *(portrait["vocab_size"] for portrait in told.values()))
+        for length in plan.lengths:
+            report.rows += [
+                _row(system, told[system], length, answers)
+                for system, answers in _rounds(plan, workers, length, num_ids, on_progress).items()
+            ]
+    return report
+
+
+def peers(device: str, platform: str) -> list[System]:
+    """Whom to compare with: BLAS makes a difference on a CPU, and is not ours to bring on a Mac."""
+    if device == "cpu" and platform == "linux":
+        return [SAME_BLAS, AS_IT_COMES]
+    return [System("mlx-lm", "its default", SAME_BLAS.env)]
+
+
+def _rounds(
+    plan: Plan, workers: dict[System, Worker], length: int, num_ids: int, on_progress: Progress
+) -> dict[System, list[dict[str, Any]]]:
+    answers: dict[System, list[dict[str, Any]]] = {system: [] for system in workers}
+    for number in range(plan.num_rounds + 1):
+        # The same prompt for all, another in each round; each begins as often as the others.
+        asked = {"prompt_tokens": length, "seed": number, "num_ids": num_ids}
+        order = list(workers)
+        for system in order[number % len(order) :] + order[: number % len(order)]:
+            on_progress(f"{length:,} tokens, {system.name}, {system.setting}")
+            answer = workers[system].ask(asked)
+            if number:  # the first is to warm up
+                answers[system].append(answer)
+    return answers
+
+
+def _row(
+    system: System, portrait: dict[str, Any], length: int, answers: list[dict[str, Any]]
+) -> dict[str, Any]:
+    cached_tokens = max(answer["cached_tokens"] for answer in answers)
+    return {
+        "system": system.name,
+        "setting": system.setting,
+        "blas": portrait["blas"],
+        "dtype": portrait["dtype"],
+        "prompt_tokens": length,
+        "cached_tokens": cached_tokens,
+        "prefilled_tokens": length - cached_tokens,
+        "ttft_s": [answer["ttft_s"] for answer in answers],
+    }
+
+
+def table(report: Report) -> Table:
+    """A line for each row: its speed, and how many times faster keepwarm is."""
+    columns = ("system", "tokens", "BLAS", "dtype", "tok/s", "spread", "keepwarm is")
+    ours = {row["prompt_tokens"]: speed(row) for row in report.rows if row["system"] == "keepwarm"}
+    lines = []
+    for row in report.rows:
+        ratio = ours[row["prompt_tokens"]] / speed(row)
+        lines.append(
+            (
+                f"{row['system']}, {row['setting']}",
+                f"{row['prompt_tokens']:,}",
+                row["blas"] or "-",
+                row["dtype"],
+                f"{speed(row):,.0f}",
+                spread(row["ttft_s"]),
+                "" if row["system"] == "keepwarm" else f"{ratio:.2f}x",
+            )
+        )
+    return report.table(columns, lines)
+
+
+def speed(row: dict[str, Any]) -> float:
+    """Prompt tokens a second, in the median round."""
+    return float(row["prompt_tokens"] / median(row["ttft_s"]))

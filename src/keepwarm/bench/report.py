@@ -1,0 +1,81 @@
+"""What a scenario found, as JSON and as a table. Plain data."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from keepwarm.errors import BadInput
+
+_PACKAGES = ("keepwarm", "mlx", "mlx-lm")
+
+
+def _versions() -> dict[str, str]:
+    return {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a copy of its files
+        return "unknown"
+
+
+@dataclass(slots=True)
+class Report:
+    """One run of a scenario. A row says its `system`, what it was asked and what it measured;
+    measurements are lists, one number for each round."""
+
+    scenario: str
+    model: str
+    device: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    bounds: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=_versions)
+
+    def as_json(self) -> str:
+        return json.dumps(
+            {
+                "scenario": self.scenario,
+                "model": self.model,
+                "device": self.device,
+                "versions": self.versions,
+                "rows": self.rows,
+                "bounds": self.bounds,
+            },
+            indent=2,
+        )
+
+    def write(self, file: Path) -> None:
+        """Raises BadInput."""
+        try:
+            file.write_text(self.as_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"cannot write {file}: {error.strerror}") from error
+
+    def table(self, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+        used = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        table = Table(title=f"{self.scenario}: {self.model} on {self.device}", caption=used)
+        for i, column in enumerate(columns):
+            table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+        for line in lines:
+            table.add_row(*line)
+        return table
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float]) -> str:
+    """`±4%`: how far the rounds lie from their median, at most."""
+    middle = median(values)
+    return f"±{max(abs(value - middle) for value in values) / middle:.0%}"

@@ -1,0 +1,100 @@
+"""`keepwarm bench prefill`: its figures, its table, and a real run of all systems."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from rich.console import Console
+
+from keepwarm.bench.prefill import AS_IT_COMES, SAME_BLAS, Plan, measure, peers, speed, table
+from keepwarm.bench.report import Report, spread
+from keepwarm.bench.workers import System, Worker, WorkerFailed
+from keepwarm.cli.main import main
+
+
+def row(system: str, setting: str, *ttft_s: float) -> dict[str, Any]:
+    return {
+        "system": system,
+        "setting": setting,
+        "blas": "",
+        "dtype": "float32",
+        "prompt_tokens": 1000,
+        "ttft_s": list(ttft_s),
+    }
+
+
+def test_speed_is_that_of_the_median_round() -> None:
+    assert speed(row("keepwarm", "", 0.5, 9.0, 0.1)) == 2000
+    assert spread([0.5, 0.6, 0.45]) == "±20%"
+
+
+def test_table_says_how_many_times_faster_keepwarm_is() -> None:
+    report = Report("prefill", "small", "cpu")
+    report.rows = [row("keepwarm", "its default", 0.1), row("mlx-lm", "same BLAS", 0.25)]
+    out = io.StringIO()
+    Console(width=80, file=out).print(table(report))
+    assert "2.50x" in out.getvalue()
+    assert "10,000" in out.getvalue()
+
+
+def test_blas_is_compared_where_it_is_ours_to_bring() -> None:
+    assert peers("cpu", "linux") == [SAME_BLAS, AS_IT_COMES]
+    for device, platform in (("gpu", "linux"), ("cpu", "darwin"), ("gpu", "darwin")):
+        (only,) = peers(device, platform)
+        assert (only.name, only.setting) == ("mlx-lm", "its default")
+        assert "KEEPWARM_BLAS" not in only.env
+
+
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="BLAS is compared on a CPU")
+def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_DISABLE_COMPILE", "1")
+    words: list[str] = []
+    report = measure(Plan(None, "qwen3_5-small", [24], 2), words.append)
+    written = json.loads(report.as_json())
+    assert set(written) == {"scenario", "model", "device", "versions", "rows", "bounds"}
+    assert written["model"] == "qwen3_5-small"
+    systems = [(row["system"], row["setting"]) for row in written["rows"]]
+    expected = peers("cpu", sys.platform)
+    assert systems == [("keepwarm", "its default"), *((p.name, p.setting) for p in expected)]
+    for one in written["rows"]:
+        assert (one["prompt_tokens"], one["cached_tokens"], one["prefilled_tokens"]) == (24, 0, 24)
+        assert len(one["ttft_s"]) == 2
+        assert min(one["ttft_s"]) > 0
+    assert [one["dtype"] for one in written["rows"]] == ["float32", *["bfloat16"] * len(expected)]
+    turns = words[1:]
+    assert len(turns) == 3 * len(systems)
+    assert turns[0] != turns[len(systems)], "each is first once"
+
+
+def test_system_that_cannot_run_says_why() -> None:
+    with (
+        Worker(System("mlx-lm", "broken"), {"shape": "no-such"}) as worker,
+        pytest.raises(WorkerFailed, match=r"mlx-lm \(broken\): KeyError: 'no-such'"),
+    ):
+        worker.hear()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--lengths", "many"], "--lengths"),
+        (["--lengths", "1"], "--lengths"),
+        (["--rounds", "0"], "--rounds"),
+        (["--shape", "no-such"], "there are qwen3-0.6b"),
+        (["--json", "/no/such/file.json"], "no folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_at_once(flags: list[str], words: str, capsys: Any) -> None:
+    assert main(["bench", "prefill", *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot write"):
+        Report("prefill", "small", "cpu").write(tmp_path)
