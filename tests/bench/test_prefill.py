@@ -36,7 +36,7 @@ def test_speed_is_that_of_the_median_round() -> None:
 
 def test_table_says_how_many_times_faster_keepwarm_is() -> None:
     report = Report("prefill", "small", "cpu")
-    report.rows = [row("keepwarm", "its default", 0.1), row("mlx-lm", "same BLAS", 0.25)]
+    report.rows = [row("keepwarm", "default", 0.1), row("mlx-lm", "same BLAS", 0.25)]
     out = io.StringIO()
     Console(width=80, file=out).print(table(report))
     assert "2.50x" in out.getvalue()
@@ -47,7 +47,7 @@ def test_blas_is_compared_where_it_is_ours_to_bring() -> None:
     assert peers("cpu", "linux") == [SAME_BLAS, AS_IT_COMES]
     for device, platform in (("gpu", "linux"), ("cpu", "darwin"), ("gpu", "darwin")):
         (only,) = peers(device, platform)
-        assert (only.name, only.setting) == ("mlx-lm", "its default")
+        assert (only.name, only.setting) == ("mlx-lm", "default")
         assert "KEEPWARM_BLAS" not in only.env
 
 
@@ -61,7 +61,7 @@ def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPat
     assert written["model"] == "qwen3_5-small"
     systems = [(row["system"], row["setting"]) for row in written["rows"]]
     expected = peers("cpu", sys.platform)
-    assert systems == [("keepwarm", "its default"), *((p.name, p.setting) for p in expected)]
+    assert systems == [("keepwarm", "default"), *((p.name, p.setting) for p in expected)]
     for one in written["rows"]:
         assert (one["prompt_tokens"], one["cached_tokens"], one["prefilled_tokens"]) == (24, 0, 24)
         assert len(one["ttft_s"]) == 2

@@ -19,9 +19,9 @@ from keepwarm.bench.workers import System, Worker
 
 _MAX_ID = 1000  # random tokens are below: every vocabulary has as many
 
-OURS = System("keepwarm", "its default")
+OURS = System("keepwarm", "default")
 SAME_BLAS = System("mlx-lm", "same BLAS", {"KEEPWARM_KERNELS": "mlx-lm"})
-AS_IT_COMES = System("mlx-lm", "its default", {**SAME_BLAS.env, "KEEPWARM_BLAS": "off"})
+AS_IT_COMES = System("mlx-lm", "default", {**SAME_BLAS.env, "KEEPWARM_BLAS": "off"})
 
 Progress = Callable[[str], None]  # called before each measurement
 
@@ -65,7 +65,7 @@ def peers(device: str, platform: str) -> list[System]:
     """Whom to compare with: BLAS makes a difference on a CPU, and is not ours to bring on a Mac."""
     if device == "cpu" and platform == "linux":
         return [SAME_BLAS, AS_IT_COMES]
-    return [System("mlx-lm", "its default", SAME_BLAS.env)]
+    return [System("mlx-lm", "default", SAME_BLAS.env)]
 
 
 def _rounds(

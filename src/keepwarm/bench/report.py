@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from keepwarm.errors import BadInput
@@ -63,7 +64,8 @@ class Report:
 
     def table(self, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
         used = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        table = Table(title=f"{self.scenario}: {self.model} on {self.device}", caption=used)
+        title = f"{self.scenario}: {self.model} on {self.device}"
+        table = Table(title=title, caption=used, box=box.SIMPLE_HEAD)
         for i, column in enumerate(columns):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
         for line in lines:
