@@ -94,7 +94,7 @@ def test_quantized_product_agrees_with_exact_arithmetic(
 ) -> None:
     w = mx.quantize(normal(128, 64, dtype=dtype), 32, bits)
     x = normal(2, 9, 64 if transpose else 128, dtype=dtype)
-    assert cpu_ops.can_quantized_matmul(x, w[0])
+    assert cpu_ops.can_quantized_matmul(x, w[0], w[1])
     ours = cpu_ops.quantized_matmul(x, *w, transpose=transpose, group_size=32, bits=bits)
     full = [part.astype(mx.float32) for part in w[1:]]
     args: Any = {"transpose": transpose, "group_size": 32, "bits": bits}
@@ -115,6 +115,15 @@ def test_quantized_product_of_few_rows_or_another_mode_is_mlx_own() -> None:
     assert mx.array_equal(
         cpu_ops.quantized_matmul(many, *mxfp4, **args), mx.quantized_matmul(many, *mxfp4, **args)
     )
+
+
+def test_of_two_dtypes_the_result_is_what_mlx_makes_of_them() -> None:
+    packed = mx.quantize(normal(128, 64), 32, 4)
+    x = normal(32, 64, dtype=mx.bfloat16)
+    args: Any = {"transpose": True, "group_size": 32, "bits": 4}
+    assert cpu_ops.quantized_matmul(x, *packed, **args).dtype == mx.float32
+    q, k = normal(1, 4, 200, 32, dtype=mx.bfloat16), normal(1, 4, 200, 32)
+    assert cpu_ops.scaled_dot_product_attention(q, k, k, scale=0.2).dtype == mx.float32
 
 
 def masks(batch: int, num_heads: int, num_rows: int, num_keys: int) -> dict[str, Any]:

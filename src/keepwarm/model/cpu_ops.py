@@ -111,12 +111,13 @@ def conv1d(
     return total.astype(input.dtype)
 
 
-def can_quantized_matmul(x: mx.array, w: mx.array, mode: str = "affine") -> bool:
+def can_quantized_matmul(x: mx.array, w: mx.array, scales: mx.array, mode: str = "affine") -> bool:
     """Many rows by one matrix: then to unpack it first is a small part of the work."""
     return (
         mode == "affine"
         and w.ndim == 2
         and x.dtype in _FLOATS
+        and x.dtype == scales.dtype
         and x.size >= _MIN_QUANTIZED_ROWS[x.dtype] * x.shape[-1]
     )
 
@@ -133,7 +134,7 @@ def quantized_matmul(
     **more: Any,
 ) -> mx.array:
     """The weights and sums in float32, whatever the dtype of `x`."""
-    if more or biases is None or not can_quantized_matmul(x, w, mode):
+    if more or biases is None or not can_quantized_matmul(x, w, scales, mode):
         return _mlx_quantized_matmul(
             x, w, scales, biases, transpose, group_size, bits, mode, **more
         )
@@ -148,7 +149,8 @@ def can_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | str | 
     """Not a decode step, and no row without a key."""
     num_scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     return (
-        all(a.dtype in _FLOATS for a in (q, k, v))
+        q.dtype in _FLOATS
+        and q.dtype == k.dtype == v.dtype
         and q.shape[2] > 1
         and num_scores >= _MIN_SCORES
         and (mask is None or isinstance(mask, mx.array) or q.shape[2] <= k.shape[2])
