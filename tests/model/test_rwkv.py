@@ -53,7 +53,7 @@ def test_gives_what_the_loop_gives(
     assert_close(wkv7(LAYER, *args, given_state), loop(*args, given_state))
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+@pytest.mark.parametrize("length", [1, 7, 8, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK])
 def test_gives_what_the_loop_gives_around_the_edges_of_chunks(length: int) -> None:
     args = inputs(2, length, 1.0)
     assert_close(wkv7(LAYER, *args), loop(*args))

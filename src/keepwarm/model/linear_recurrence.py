@@ -10,8 +10,8 @@ import math
 
 import mlx.core as mx
 
-# On the CPU a step costs what its elements cost beyond about this many; narrower steps are overhead,
-# which lanes side by side share. Elsewhere a step is one launch of a kernel whatever its width.
+# On the CPU a step of this many elements or more takes its time for them, and lanes, which compute
+# each twice, lose; what a narrower one takes is overhead. On a GPU every step is a launch or two.
 WIDE_STEP = 8192
 
 
@@ -21,7 +21,7 @@ def rnn_scan(x: mx.array, a: mx.array, h0: mx.array | None) -> tuple[mx.array, m
     x, a (B, T, D), h0 (B, D) or none for zeros.
     """
     updates, decays = x.astype(mx.float32), a.astype(mx.float32)
-    state = mx.zeros_like(updates[:, 0]) if h0 is None else h0.astype(mx.float32)
+    state = mx.zeros_like(updates[:, 0]) if h0 is None else h0
     states, state = diagonal_scan(decays, updates, state)
     return states.astype(x.dtype), state
 
@@ -48,11 +48,10 @@ def diagonal_scan(
 
 
 def choose_lanes(length: int, width: int) -> int:
-    """How many lanes: about √T, the fewest steps in all; on the CPU fewer where a step is wide."""
-    most = max(1, math.isqrt(length))
-    if mx.default_device() == mx.cpu:
-        return max(1, min(most, WIDE_STEP // width))
-    return most
+    """How many lanes: about √T, the fewest steps in all, where steps are what costs."""
+    if mx.default_device() == mx.cpu and width >= WIDE_STEP:
+        return 1
+    return math.isqrt(length)
 
 
 def _lane_starts(decays: mx.array, updates: mx.array, state: mx.array) -> mx.array:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-CHUNK = 32  # a power of two
-MIN_CHUNKED_LEN = 4  # below this, steps cost less than to set up a chunk
+CHUNK = 64  # a power of two
+MIN_CHUNKED_LEN = 8  # below this, steps cost less than to set up a chunk
 
 
 def wkv7(

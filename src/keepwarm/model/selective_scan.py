@@ -16,7 +16,7 @@ from mlx_lm.models.activations import swiglu
 from keepwarm.model.linear_recurrence import diagonal_scan
 
 # Elements of a block of states: what stays in a CPU's cache, and what a GPU spares without a thought.
-CPU_BLOCK_SIZE = 2**20
+CPU_BLOCK_SIZE = 2**18
 GPU_BLOCK_SIZE = 2**26
 
 
@@ -37,7 +37,7 @@ def mamba_sequence(
     if self.use_bcdt_rms:
         eps = self.args.mixer_rms_eps
         delta, b, c = (mx.fast.rms_norm(y, weight=None, eps=eps) for y in (delta, b, c))
-    delta = mx.logaddexp(self.dt_proj(delta), 0)
+    delta = _softplus(self.dt_proj(delta))
     a = -mx.exp(self.A_log.astype(mx.float32))
     y, state = selective_scan(x, delta, a, b, c, self.D, state_cache)
     return self.out_proj(swiglu(z, y)), (x_full[:, -kept_len:, :], state)
@@ -53,7 +53,7 @@ def jamba_step(
     ranks = [self.time_step_rank, self.time_step_rank + self.ssm_state_size]
     delta, b, c = mx.split(self.x_proj(x), ranks, axis=-1)
     delta, b, c = self.dt_layernorm(delta), self.b_layernorm(b), self.c_layernorm(c)
-    delta = mx.logaddexp(self.dt_proj(delta), 0)
+    delta = _softplus(self.dt_proj(delta))
     return selective_scan(x, delta, A, b, c, self.D, state)
 
 
@@ -83,7 +83,7 @@ def selective_scan(
     ys = []
     for start in range(0, length, block_len):
         block = slice(start, start + block_len)
-        decays = _decay(delta[:, block, None, :] * rates)
+        decays = _exp(delta[:, block, None, :] * rates)
         updates = (delta[:, block] * x[:, block])[:, :, None, :] * b[:, block, :, None]
         states, state = diagonal_scan(decays, updates, state)
         ys.append((c[:, block, None, :] @ states).squeeze(2))
@@ -96,7 +96,13 @@ def _block_len(state_size: int) -> int:
     return max(1, size // state_size)
 
 
-def _decay(exponents: mx.array) -> mx.array:
+def _softplus(x: mx.array) -> mx.array:
+    """In float32, as what uses it is."""
+    x = x.astype(mx.float32)
+    return mx.maximum(x, 0) + mx.log1p(_exp(-mx.abs(x)))
+
+
+def _exp(exponents: mx.array) -> mx.array:
     """exp, on the CPU through a power of two: there mlx's power takes half the time of its exp."""
     if mx.default_device() == mx.cpu:
         return mx.power(2.0, exponents * 1.4426950408889634)
