@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import mlx.core as mx
 import pytest
 from rich.console import Console
 
-from keepwarm.bench.prefill import AS_IT_COMES, SAME_BLAS, Plan, measure, peers, speed, table
+from keepwarm.bench.prefill import Plan, measure, peers, speed, table
 from keepwarm.bench.report import Report, spread
 from keepwarm.bench.workers import System, Worker, WorkerFailed
 from keepwarm.cli.main import main
@@ -43,12 +42,14 @@ def test_table_says_how_many_times_faster_keepwarm_is() -> None:
     assert "10,000" in out.getvalue()
 
 
-def test_blas_is_compared_where_it_is_ours_to_bring() -> None:
-    assert peers("cpu", "linux") == [SAME_BLAS, AS_IT_COMES]
-    for device, platform in (("gpu", "linux"), ("cpu", "darwin"), ("gpu", "darwin")):
-        (only,) = peers(device, platform)
-        assert (only.name, only.setting) == ("mlx-lm", "default")
-        assert "KEEPWARM_BLAS" not in only.env
+def test_blas_and_dtype_are_compared_where_they_are_ours_to_choose() -> None:
+    alike, as_it_comes = peers({"device": "cpu", "dtype": "float32"})
+    assert "KEEPWARM_BLAS" not in alike.env
+    assert alike.job == {"dtype": "float32"}
+    assert as_it_comes.env["KEEPWARM_BLAS"] == "off"
+    assert not as_it_comes.job
+    assert peers({"device": "gpu", "dtype": "bfloat16"}) == [as_it_comes]
+    assert {peer.env["KEEPWARM_KERNELS"] for peer in (alike, as_it_comes)} == {"mlx-lm"}
 
 
 @pytest.mark.skipif(mx.default_device() != mx.cpu, reason="BLAS is compared on a CPU")
@@ -59,14 +60,16 @@ def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPat
     written = json.loads(report.as_json())
     assert set(written) == {"scenario", "model", "device", "versions", "rows", "bounds"}
     assert written["model"] == "qwen3_5-small"
-    systems = [(row["system"], row["setting"]) for row in written["rows"]]
-    expected = peers("cpu", sys.platform)
-    assert systems == [("keepwarm", "default"), *((p.name, p.setting) for p in expected)]
+    systems = [(row["system"], row["setting"], row["dtype"]) for row in written["rows"]]
+    assert systems == [
+        ("keepwarm", "default", "float32"),
+        ("mlx-lm", "same BLAS, dtype", "float32"),
+        ("mlx-lm", "default", "bfloat16"),
+    ]
     for one in written["rows"]:
         assert (one["prompt_tokens"], one["cached_tokens"], one["prefilled_tokens"]) == (24, 0, 24)
         assert len(one["ttft_s"]) == 2
         assert min(one["ttft_s"]) > 0
-    assert [one["dtype"] for one in written["rows"]] == ["float32", *["bfloat16"] * len(expected)]
     turns = words[1:]
     assert len(turns) == 3 * len(systems)
     assert turns[0] != turns[len(systems)], "each is first once"

@@ -1,13 +1,12 @@
 """Prefill beside mlx-lm: tokens a second until the first token of a prompt that nobody has read.
 
-The systems take turns, so that what else the machine does hits all of them. On a CPU under Linux
-mlx-lm runs twice: with the BLAS that keepwarm found, and as it comes.
+The systems take turns, so that what else the machine does hits all of them. On a CPU mlx-lm runs
+twice: with the BLAS and in the numbers that keepwarm computes with, and as it comes.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +18,8 @@ from keepwarm.bench.workers import System, Worker
 
 _MAX_ID = 1000  # random tokens are below: every vocabulary has as many
 
+_PLAIN = {"KEEPWARM_KERNELS": "mlx-lm"}
 OURS = System("keepwarm", "default")
-SAME_BLAS = System("mlx-lm", "same BLAS", {"KEEPWARM_KERNELS": "mlx-lm"})
-AS_IT_COMES = System("mlx-lm", "default", {**SAME_BLAS.env, "KEEPWARM_BLAS": "off"})
 
 Progress = Callable[[str], None]  # called before each measurement
 
@@ -48,7 +46,7 @@ def measure(plan: Plan, on_progress: Progress) -> Report:
         on_progress("loading")
         workers = {OURS: stack.enter_context(Worker(OURS, job))}
         told = {OURS: workers[OURS].hear()}
-        for system in peers(told[OURS]["device"], sys.platform):
+        for system in peers(told[OURS]):
             workers[system] = stack.enter_context(Worker(system, job))
             told[system] = workers[system].hear()
         report = Report("prefill", plan.model or plan.shape or "", told[OURS]["device"])
@@ -61,11 +59,13 @@ def measure(plan: Plan, on_progress: Progress) -> Report:
     return report
 
 
-def peers(device: str, platform: str) -> list[System]:
-    """Whom to compare with: BLAS makes a difference on a CPU, and is not ours to bring on a Mac."""
-    if device == "cpu" and platform == "linux":
-        return [SAME_BLAS, AS_IT_COMES]
-    return [System("mlx-lm", "default", SAME_BLAS.env)]
+def peers(ours: Mapping[str, Any]) -> list[System]:
+    """Whom to compare with, by what our worker told: BLAS and the type of the weights are of our
+    choice on a CPU only."""
+    as_it_comes = System("mlx-lm", "default", _PLAIN | {"KEEPWARM_BLAS": "off"})
+    if ours["device"] != "cpu":
+        return [as_it_comes]
+    return [System("mlx-lm", "same BLAS, dtype", _PLAIN, {"dtype": ours["dtype"]}), as_it_comes]
 
 
 def _rounds(
@@ -101,8 +101,8 @@ def _row(
 
 
 def table(report: Report) -> Table:
-    """A line for each row: its speed, and how many times faster keepwarm is."""
-    columns = ("system", "tokens", "BLAS", "dtype", "tok/s", "spread", "keepwarm is")
+    """A line for each row: its speed, and how many times that keepwarm's is."""
+    columns = ("system", "tokens", "BLAS", "dtype", "tok/s", "spread", "ratio")
     ours = {row["prompt_tokens"]: speed(row) for row in report.rows if row["system"] == "keepwarm"}
     lines = []
     for row in report.rows:

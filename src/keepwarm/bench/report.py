@@ -67,7 +67,8 @@ class Report:
         title = f"{self.scenario}: {self.model} on {self.device}"
         table = Table(title=title, caption=used, box=box.SIMPLE_HEAD)
         for i, column in enumerate(columns):
-            table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+            # Where the terminal is narrow, the names give way.
+            table.add_column(column, justify="right" if i else "left", no_wrap=i > 0)
         for line in lines:
             table.add_row(*line)
         return table

@@ -28,7 +28,7 @@ from keepwarm.bench.shapes import build
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.prefill import Prefill
 from keepwarm.model.loader import load, prepared
-from keepwarm.model.names import source_of
+from keepwarm.model.names import DTYPES, source_of
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 
 _GENERATION_LEN = 8  # tokens of the generation prompt
@@ -71,7 +71,10 @@ def _read_keepwarm(model: Any, tokens: list[int]) -> int:
 
 
 def _make_mlx_lm(job: dict[str, Any]) -> Any:
-    return build(job["shape"]) if job.get("shape") else mlx_lm.load(source_of(job["model"]))[0]
+    model = build(job["shape"]) if job.get("shape") else mlx_lm.load(source_of(job["model"]))[0]
+    if job.get("dtype") in DTYPES:  # those of quantized weights are none of them
+        model.set_dtype(getattr(mx, job["dtype"]))
+    return model
 
 
 def _read_mlx_lm(model: Any, tokens: list[int]) -> int:
@@ -113,7 +116,7 @@ def _blas() -> str:
 
     try:
         file = blas.in_use(Path(mx.__file__).parent / "lib" / "libmlx.so").resolve()
-        return file.name.removeprefix("lib").partition(".so")[0]
+        return file.name.removeprefix("lib").partition(".so")[0].partition("-")[0]
     except (blas.BlasFault, OSError):
         return "MLX's own"
 

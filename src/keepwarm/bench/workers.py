@@ -25,6 +25,7 @@ class System:
     name: str  # "keepwarm" or "mlx-lm"
     setting: str  # how it was set up, in words
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    job: Mapping[str, Any] = field(default_factory=dict, hash=False)  # besides what all do
 
 
 class Worker:
@@ -35,7 +36,7 @@ class Worker:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         command = [sys.executable, "-m", "keepwarm.bench.worker"]
         self._process = subprocess.Popen(
-            [*command, json.dumps({"system": system.name, **job})],
+            [*command, json.dumps({"system": system.name, **job, **system.job})],
             env={**os.environ, **system.env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
