@@ -20,7 +20,7 @@ PARALLEL := -n auto --dist worksteal
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format slow stress soak gpu demo serve clean distclean
+.PHONY: help setup test check format slow stress soak gpu demo serve chat clean distclean
 
 help: ## List the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for pytest']"
@@ -64,8 +64,11 @@ endif
 demo: $(STAMP) ## Show what a warm cache saves, on a small model made on the spot
 	$(BIN)/python examples/demo.py
 
-serve: $(STAMP) ## Serve a model to OpenAI's clients: make serve MODEL=mlx-community/Qwen3-0.6B-4bit
+serve: $(STAMP) ## Serve the built-in model, or another: make serve MODEL=mlx-community/Qwen3-0.6B-4bit
 	$(BIN)/keepwarm serve $(MODEL) $(ARGS)
+
+chat: $(STAMP) ## Talk to the built-in model, or to MODEL, in this terminal
+	$(BIN)/keepwarm chat $(MODEL) $(ARGS)
 
 clean: ## Remove caches and build outputs; keep .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
