@@ -20,8 +20,10 @@ import pytest
 from keepwarm import Placement
 from keepwarm.cli.engine import make_engine
 from keepwarm.cli.main import main
-from keepwarm.config import Config, Percent
+from keepwarm.config import Config, Percent, read_config
+from keepwarm.model import names
 from tests.compat.serving import save_small_model
+from tests.server.serving import listening
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +173,26 @@ def told(capsys: Any, *argv: str) -> str:
 
 def test_missing_model_is_one_line(capsys: Any) -> None:
     assert "no model folder" in told(capsys, "serve", "/no/such/model")
+
+
+def test_package_without_its_model_is_one_line(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(names, "files", lambda _: tmp_path)
+    assert "no built-in model; name one" in told(capsys, "serve", "--port", "0")
+
+
+def test_built_in_model_is_served_when_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    save_small_model(tmp_path / "sprout")
+    monkeypatch.setattr(names, "files", lambda _: tmp_path)
+    config = read_config({}, {})
+    with make_engine(config) as engine:
+        assert engine.tokenizer.encode("w10") == [10]
+        with listening(engine, config) as url:
+            models = httpx.get(f"{url}/v1/models").json()["data"]
+    assert [model["id"] for model in models] == ["sprout"]
 
 
 def test_wrong_setting_is_one_line(capsys: Any, folder: Path) -> None:
