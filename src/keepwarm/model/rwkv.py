@@ -79,62 +79,73 @@ def _in_chunks(
 
 
 class _Chunk(NamedTuple):
-    """A block of tokens. Its r and a carry the decay since its start, k and b that to its end."""
+    """A chunk of C tokens. Its r and a carry the decay since its start, k and b that to its end."""
 
-    r: mx.array  # (B, H, N, C, D), as k, a, b
-    k: mx.array
+    r: mx.array  # (B, H, N, C, D), as a, k and b
     a: mx.array
+    k: mx.array
     b: mx.array
-    w: mx.array  # (B, H, N, D): the decay over the whole block
+    w: mx.array  # (B, H, N, D): the decay over all of it
     r_to_k: mx.array  # (B, H, N, C, C), as those below; r·k under the decay between the two
     r_to_b: mx.array
     a_to_k: mx.array
     solved: mx.array  # (1 - a_to_b)⁻¹
 
 
+class _Blocks(NamedTuple):
+    """Blocks of n tokens, as a chunk; F is the place of the block within its chunk."""
+
+    queries: mx.array  # (B, H, N, F, 2, n, D): r and a
+    keys: mx.array  # (B, H, N, F, 2, n, D): k and b
+    w: mx.array  # (B, H, N, F, D)
+    products: mx.array  # (B, H, N, F, 2, 2, n, n): of r and a with k and b
+    solved: mx.array  # (B, H, N, F, n, n)
+
+
 def _join(r: mx.array, k: mx.array, a: mx.array, b: mx.array, w: mx.array) -> _Chunk:
     """Blocks of one token, joined by twos until they are as long as a chunk."""
-    chunk = r.shape[3]
-    # A block axis before that of its tokens: (B, H, N, blocks, tokens, D).
-    r, k, a, b = (x[..., None, :] for x in (r, k, a, b))
-    zero = mx.zeros((*w.shape[:-1], 1, 1))
-    block = _Chunk(
-        r * w[..., None, :], k, a, b, w, _dot(r, k), _dot(r, b), zero, mx.ones_like(zero)
-    )
-    for _ in range(chunk.bit_length() - 1):
-        block = _join_neighbours(block)
-    return _Chunk(*(x.squeeze(3) for x in block))
-
-
-def _join_neighbours(block: _Chunk) -> _Chunk:
-    left = _Chunk(*(x[:, :, :, 0::2] for x in block))
-    right = _Chunk(*(x[:, :, :, 1::2] for x in block))
-    to_left = mx.concatenate([left.k, left.b], axis=-2).swapaxes(-1, -2)
-    corner = mx.concatenate([right.r, right.a], axis=-2) @ to_left
-    (r_to_k, r_to_b), (a_to_k, a_to_b) = (
-        half.split(2, axis=-1) for half in corner.split(2, axis=-2)
-    )
-    left_w, right_w = left.w[..., None, :], right.w[..., None, :]
+    keys = mx.stack([k, b], axis=4)[..., None, :]
+    own = (r[..., None, None, :] * keys).sum(axis=-1, keepdims=True)  # of a token with itself
+    products = mx.stack([own, mx.zeros_like(own)], axis=4)
+    queries = mx.stack([r * w, a], axis=4)[..., None, :]
+    blocks = _Blocks(queries, keys, w, products, mx.ones((*w.shape[:-1], 1, 1)))
+    for _ in range(w.shape[3].bit_length() - 1):
+        blocks = _join_neighbours(blocks)
+    queries, keys, w, products, solved = (x.squeeze(3) for x in blocks)
     return _Chunk(
-        r=mx.concatenate([left.r, right.r * left_w], axis=-2),
-        k=mx.concatenate([left.k * right_w, right.k], axis=-2),
-        a=mx.concatenate([left.a, right.a * left_w], axis=-2),
-        b=mx.concatenate([left.b * right_w, right.b], axis=-2),
+        r=queries[:, :, :, 0],
+        a=queries[:, :, :, 1],
+        k=keys[:, :, :, 0],
+        b=keys[:, :, :, 1],
+        w=w,
+        r_to_k=products[:, :, :, 0, 0],
+        r_to_b=products[:, :, :, 0, 1],
+        a_to_k=products[:, :, :, 1, 0],
+        solved=solved,
+    )
+
+
+def _join_neighbours(blocks: _Blocks) -> _Blocks:
+    left = _Blocks(*(x[:, :, :, 0::2] for x in blocks))
+    right = _Blocks(*(x[:, :, :, 1::2] for x in blocks))
+    left_w, right_w = left.w[..., None, None, :], right.w[..., None, None, :]
+    num_tokens = left.queries.shape[-2]
+    corner = right.queries.flatten(4, 5) @ left.keys.flatten(4, 5).swapaxes(-1, -2)
+    corner = mx.unflatten(mx.unflatten(corner, 5, (2, num_tokens)), 4, (2, num_tokens))
+    corner = corner.swapaxes(5, 6)  # (B, H, N, F, 2, 2, n, n)
+    solved = right.solved @ corner[:, :, :, :, 1, 1] @ left.solved
+    return _Blocks(
+        queries=mx.concatenate([left.queries, right.queries * left_w], axis=-2),
+        keys=mx.concatenate([left.keys * right_w, right.keys], axis=-2),
         w=left.w * right.w,
-        r_to_k=_lower(left.r_to_k, r_to_k, right.r_to_k),
-        r_to_b=_lower(left.r_to_b, r_to_b, right.r_to_b),
-        a_to_k=_lower(left.a_to_k, a_to_k, right.a_to_k),
-        solved=_lower(left.solved, right.solved @ a_to_b @ left.solved, right.solved),
+        products=_lower(left.products, corner, right.products),
+        solved=_lower(left.solved, solved, right.solved),
     )
 
 
 def _lower(upper_left: mx.array, corner: mx.array, lower_right: mx.array) -> mx.array:
     top = mx.concatenate([upper_left, mx.zeros_like(upper_left)], axis=-1)
     return mx.concatenate([top, mx.concatenate([corner, lower_right], axis=-1)], axis=-2)
-
-
-def _dot(x: mx.array, y: mx.array) -> mx.array:
-    return (x * y).sum(axis=-1, keepdims=True)
 
 
 def _split(x: mx.array, chunk: int, fill: float) -> mx.array:
