@@ -78,6 +78,7 @@ class Chat:
     messages: list[Message] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # said by the user, not yet answered
     asked: list[Fact] = field(default_factory=list)
+    shows_working: bool = False  # whether the next turn has a thought to work in
     spent: int = 0
 
     @classmethod
@@ -105,6 +106,8 @@ class Chat:
     def user_text(self, question: str) -> str:
         """The whole user message that ends with `question`. Empties what was pending."""
         parts, self.pending = [*self.pending, question], []
+        if len(parts) == 2 and "\n" in parts[0] and question and self.rng.random() < 0.15:
+            parts = [question, parts[0]]  # the question may come first
         is_apart = any(
             "\n" in part or len(part) > 200 or not part.endswith(".") for part in parts[:-1]
         )

@@ -120,7 +120,7 @@ def _as_records(chat: Chat, by_subject: list[list[Fact]]) -> str:
     for facts in by_subject:
         subject = facts[0].subject
         head = f"Order {subject}" if facts[0].relation.subject == "order" else subject
-        told = [f"{fact.relation.label} {fact.value}" for fact in facts]
+        told = [f"{fact.relation.label} {fact.value}".strip() for fact in facts]
         lines.append(f"{mark}{head}: {', '.join(told)}")
         for fact, piece in zip(facts, told):
             chat.book.replace(fact, replace(fact, text=f"{head}: {piece}"))

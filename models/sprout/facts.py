@@ -100,7 +100,7 @@ class FactBook:
     def telling_words(subject: str, kind: str) -> list[str]:
         """The words by which a subject is known: names by each word, "red lamp" by the whole and
         "lamp" by itself, as "the lamp" would mean either."""
-        if kind == "site":
+        if kind in ("site", "attribute"):
             return [subject]
         if kind == "object":
             return [subject.rsplit(maxsplit=1)[-1]]
@@ -134,6 +134,11 @@ class FactBook:
         self.facts.append(fact)
         return fact
 
+    def _new_value(self, relation: Relation, subject: str) -> str:
+        if relation.value == "any":
+            return self.lexicon.value_of(self.rng, subject)
+        return self.lexicon.draw(self.rng, relation.value)
+
     def replace(self, old: Fact, new: Fact) -> None:
         self.facts[self.facts.index(old)] = new
 
@@ -143,7 +148,7 @@ class FactBook:
     def correct(self, fact: Fact, template: str) -> Fact | None:
         """The newer version of a fact: the user takes the old value back."""
         for _ in range(6):
-            value = self.lexicon.draw(self.rng, fact.relation.value)
+            value = self._new_value(fact.relation, fact.subject)
             if (fact.relation.key, value.lower()) not in self._values:
                 self._values[fact.relation.key, value.lower()] = 1
                 said = Fact(fact.relation, fact.subject, value, "", "user").filled(template)

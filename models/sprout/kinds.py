@@ -29,7 +29,7 @@ from models.sprout.rules import (
     secret_turn,
 )
 from models.sprout.sums import number_turn
-from models.sprout.talk import talk_turn, world_turn
+from models.sprout.talk import echo_turn, talk_turn, world_turn
 from models.sprout.turns import (
     absent_turn,
     both_turn,
@@ -53,6 +53,9 @@ KINDS: dict[str, tuple[float, int]] = {
     "world": (0.03, 80),
     "told": (0.02, 0),
 }
+
+# About how many tokens the last question and reply take, with a thought.
+_LAST_LENS = {"tool": 100, "tool_result": 150, "rule": 100}
 
 _INTROS = (
     "Here are some notes.", "Read this text.", "Please read this:", "Document:", "I have some notes for you:",
@@ -104,6 +107,7 @@ _PAST: tuple[tuple[float, Callable[[Chat], Turn | None]], ...] = (
     (0.06, told_turn),
     (0.03, corrected_turn),
     (0.04, talk_turn),
+    (0.02, echo_turn),
     (0.02, world_turn),
     (0.03, number_turn),
     (0.01, persona_turn),
@@ -194,9 +198,10 @@ def _set_scene(chat: Chat, kind: str) -> None:
         add_tools(chat, rng.randint(1, 3))
 
 
-def compose(chat: Chat, kind: str, reserve: int) -> Loop:
+def compose(chat: Chat, kind: str, is_thinking: bool) -> Loop:
     """Fills `chat` and gives the last question and reply, as messages with what makes it right."""
     rng = chat.rng
+    reserve = _LAST_LENS.get(kind, 75) - (0 if is_thinking else 30)
     variant = ""
     _set_scene(chat, kind)
     if kind == "rule":
@@ -209,6 +214,7 @@ def compose(chat: Chat, kind: str, reserve: int) -> Loop:
         set_facts(chat, max(room, 14))
     extra = _late_rule(chat, variant)
     past_turns(chat, reserve)
+    chat.shows_working = is_thinking
     if kind in ("tool", "tool_result"):
         return _tool_end(chat, kind)
     return _as_loop(chat, _last_turn(chat, kind, variant, extra))
@@ -269,11 +275,11 @@ def _last_turn(chat: Chat, kind: str, variant: str, extra: Turn | None) -> Turn:
         "absent": absent_turn,
         "persona": persona_turn,
         "arithmetic": number_turn,
-        "smalltalk": talk_turn,
+        "smalltalk": echo_turn if chat.messages and chat.rng.random() < 0.12 else talk_turn,
         "world": world_turn,
         "told": told_turn,
     }
-    return _first_of(chat, makers[kind])
+    return _first_of(chat, makers[kind], makers[kind])
 
 
 def _rule_end(chat: Chat, variant: str, extra: Turn | None) -> Turn:

@@ -51,7 +51,17 @@ _ONSETS = [
 ]
 _VOWELS = ["a", "e", "i", "o", "u", "a", "e", "i", "o", "u", "ai", "ea", "ee", "io", "oa", "ou"]
 _CODAS = ["", "", "", "", "n", "r", "l", "s", "m", "k", "t", "x", "nd", "rn", "st", "ck", "lt"]
-_CONSONANTS = "bcdfghjklmnpqrstvwxz"
+_ATTRIBUTE_KINDS = {
+    **dict.fromkeys(("height", "weight", "length", "number", "pin", "plate"), "number"),
+    **dict.fromkeys(("price", "age", "size", "rank", "score"), "small"),
+    **dict.fromkeys(("owner", "maker", "friend", "name", "nickname"), "person"),
+    **dict.fromkeys(("origin", "address", "goal", "hometown", "stop"), "place"),
+    "colour": "colour",
+    "code": "code",
+    "password": "word",
+    "date": "day",
+}
+_ANY = ("word", "word", "number", "small", "person", "place", "code", "colour", "item", "title")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -108,6 +118,9 @@ class Lexicon:
             "event": lambda rng: rng.choice(words.EVENTS),
             "relative": lambda rng: rng.choice(words.RELATIVES),
             "order": lambda rng: self._until(lambda: str(rng.randint(100, 99999))),
+            "any": self.anything,
+            "attribute": self.attribute,
+            "my attribute": self.my_attribute,
             "me": lambda _: "me",
             "pet kind": lambda rng: rng.choice(
                 ("dog", "cat", "horse", "parrot", "rabbit", "hamster", "turtle", "goldfish")
@@ -203,6 +216,25 @@ class Lexicon:
             return self.invented(rng)
         return f"{self.of(rng, words.PLAIN)} {self.of(rng, words.ITEMS)}"
 
+    def anything(self, rng: Random) -> str:
+        return self.draw(rng, rng.choice(_ANY))
+
+    def value_of(self, rng: Random, attribute: str) -> str:
+        """What an attribute may be: a colour for "colour of the lamp", anything for most."""
+        parts = attribute.split()
+        kind = _ATTRIBUTE_KINDS.get(parts[0]) or _ATTRIBUTE_KINDS.get(parts[-1])
+        return self.draw(rng, kind or rng.choice(_ANY))
+
+    def attribute(self, rng: Random) -> str:
+        """ "height of the tower"."""
+        owner = self.of(rng, words.ITEMS + words.ANIMALS + words.PLAIN)
+        return f"{rng.choice(words.ATTRIBUTES)} of the {owner}"
+
+    def my_attribute(self, rng: Random) -> str:
+        if rng.random() < 0.6:
+            return rng.choice(words.MY_ATTRIBUTES)
+        return f"{self.of(rng, words.ITEMS + words.PLAIN)} {rng.choice(words.ATTRIBUTES)}"
+
     def title(self, rng: Random) -> str:
         noun = self.of(rng, words.PLAIN).capitalize()
         if rng.random() < 0.4:
@@ -245,13 +277,7 @@ def _code(rng: Random) -> str:
     return f"{rng.randint(10, 99)}-{rng.choice(letters)}-{rng.randint(10, 99)}"
 
 
-_IRREGULAR = {
-    "knife": "knives",
-    "shelf": "shelves",
-    "glasses": "glasses",
-    "scissors": "scissors",
-    "dice": "dice",
-}
+_IRREGULAR = {"knife": "knives", "shelf": "shelves"}
 
 
 def plural(noun: str) -> str:

@@ -185,4 +185,13 @@ MINE = (
         ("When do I get up?", "At what time do I get up?", "When do I wake up?"),
         ("You get up at {v}.", "At {v}.", "{v}."),
     ),
+    _mine(
+        "my thing",
+        "my attribute",
+        "any",
+        ("My {s} is {v}.", "The {s} I use is {v}.", "By the way, my {s} is {v}."),
+        "the user's {s}",
+        ("What is my {s}?", "What was my {s}?", "Which {s} do I have?"),
+        ("Your {s} is {v}.", "It is {v}.", "{v}."),
+    ),
 )

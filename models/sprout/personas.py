@@ -52,6 +52,16 @@ _NAME_ASKS = (
     "And who are you?", "How are you called?", "whats your name?", "Tell me your name.", "your name?",
     "What should I call you?", "Introduce yourself.", "who r u",
 )  # fmt: skip
+_GREETINGS = (
+    "Hi",
+    "hello",
+    "Hello!",
+    "hey",
+    "Good morning",
+    "hi there",
+    "Hello there!",
+    "Good evening.",
+)
 _JOB_ASKS = (
     "What do you do?", "What is your job?", "what do you do", "What is your work?",
     "What do you do for a living?", "Tell me about your work.", "what are you", "What are you?",
@@ -124,7 +134,7 @@ def persona_turn(chat: Chat) -> Turn | None:
     persona, rng = chat.persona, chat.rng
     if persona is None:
         return None
-    options = ["name", "name", "job", "job"]
+    options = ["name", "name", "job", "job", "greeting"]
     options += (
         ["home"] * bool(persona.home)
         + ["like"] * bool(persona.likes)
@@ -132,6 +142,13 @@ def persona_turn(chat: Chat) -> Turn | None:
     )
     about = rng.choice(options)
     name, keeps = persona.name, article(persona.keeps)
+    if about == "greeting":
+        answers = (
+            f"Hello! I am {name}.",
+            f"Hi! {name} is here.",
+            f"Welcome! I am {name}, {keeps}.",
+        )
+        return _turn(chat, _GREETINGS, f"I am {name}, {keeps}.", answers, name)
     if about == "name":
         answers = (
             f"I am {name}.",

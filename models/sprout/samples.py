@@ -4,6 +4,7 @@ The same generator gives the same sample on any Python from 3.11 on. Any process
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ from models.sprout.render import spans, text_of
 Message = dict[str, Any]
 
 # Lengths are estimated, short ones less well: what is aimed at so that none is much too long.
-_FILL, _SLACK_LEN = 0.97, 12
+_FILL, _SLACK_LEN = 0.98, 6
+_NUM_TRIES, _LONG_LEN = 4, 600  # short ones that came out too long are made again
 
 _SPOKEN = frozenset(COMMON) | {"phone", "dog", "job", "room", "code", "book", "key", "table"}
 
@@ -59,7 +61,7 @@ def _accepts(chat: Chat, loop: Loop) -> Accepts:
     """Nothing that the conversation tells of something else may stand in the reply."""
     rejects: dict[str, None] = {}
     asked = str(loop.messages[0]["content"])
-    allowed = f"{loop.answer}\n{asked[-300:]}".lower()
+    allowed = f"{loop.answer}\n{asked[:200]}\n{asked[-300:]}".lower()
     for fact in chat.book.facts:
         told = (fact.value,) if fact.relation.group in ("mine", "") else (fact.value, fact.subject)
         for value in told:
@@ -79,20 +81,28 @@ def make_sample(
         fitting = [(k, share) for k, (share, shortest) in KINDS.items() if shortest <= target_len]
         kind = rng.choices([k for k, _ in fitting], [share for _, share in fitting])[0]
     is_thinking = rng.random() < (0.7 if target_len >= 90 else 0.0)
-    chat = Chat.empty(rng, lexicon, int(target_len * _FILL) - _SLACK_LEN)
-    loop = compose(chat, kind, _reserve(kind, is_thinking))
-    if not is_thinking:
-        for message in loop.messages:
-            message.pop("reasoning_content", None)
-    messages = [*chat.system_message(), *chat.messages, *loop.messages]
+    for _ in range(_NUM_TRIES):
+        chat = Chat.empty(rng, lexicon, int(target_len * _FILL) - _SLACK_LEN)
+        loop = compose(chat, kind, is_thinking)
+        if not is_thinking:
+            for message in loop.messages:
+                message.pop("reasoning_content", None)
+        messages = [*chat.system_message(), *chat.messages, *loop.messages]
+        if target_len >= _LONG_LEN or _estimated_len(messages, chat.tools) <= target_len:
+            break
     distance = _distance(messages, loop.fact_text)
     return Sample(messages, chat.tools, is_thinking, kind, _accepts(chat, loop), distance)
 
 
-def _reserve(kind: str, is_thinking: bool) -> int:
-    """About how many tokens the last question and reply take."""
-    most = {"tool": 100, "tool_result": 150, "rule": 100}.get(kind, 75)
-    return most if is_thinking else most - 30
+def _estimated_len(messages: list[Message], tools: list[Message] | None) -> int:
+    """About how many tokens the whole conversation has."""
+    total = sum(estimated_len(json.dumps(tool["function"])) // 2 for tool in tools or ())
+    for message in messages:
+        for name in ("content", "reasoning_content"):
+            total += estimated_len(message.get(name) or "")
+        calls = message.get("tool_calls", ())
+        total += 6 + sum(4 + estimated_len(json.dumps(call["function"])) for call in calls)
+    return total
 
 
 def is_right(sample: Sample, reply_text: str, tool_calls: Sequence[Any] = ()) -> bool:

@@ -45,7 +45,7 @@ def _steps(one: int, other: int, sign: str) -> str:
 def sum_turn(chat: Chat) -> Turn:
     rng, lexicon = chat.rng, chat.lexicon
     sign = rng.choice("++-")
-    largest = rng.choice((20, 50, 100, 100, 200))
+    largest = rng.choice((20, 50, 100, 100, 200) if chat.shows_working else (10, 20, 30))
     one, other = _pair(rng, lexicon, largest, sign)
     result = one + other if sign == "+" else one - other
     thing = plural(lexicon.draw(rng, "item"))
@@ -90,7 +90,7 @@ _COUNT_ASKS = (
 
 def count_turn(chat: Chat) -> Turn:
     rng, lexicon = chat.rng, chat.lexicon
-    num = rng.randint(2, 9)
+    num = rng.randint(2, 9 if chat.shows_working else 5)
     found: list[str] = []
     while len(found) < num:
         item = lexicon.draw(rng, rng.choice(("item", "food", "animal")))

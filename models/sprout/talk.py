@@ -135,6 +135,36 @@ INTENTS = (
         ("sprout", "tokens", "me", "warm"),
     ),
     Intent(
+        "really", "The user doubts it. I stay with what I read.",
+        ("really?", "Really?", "are you sure?", "Are you sure?", "sure?", "is that right?", "Is that true?", "seriously?"),
+        ("Yes, as far as I know.", "I think so. It is what I read here.", "Yes, I think so.", "I believe so, but I am small."),
+        ("yes", "think", "believe"), is_follow_up=True,
+    ),
+    Intent(
+        "unclear", "I do not understand this. I ask.",
+        ("asdf", "test", "???", "blah blah", "...", "qwerty", "foo", "what?", "huh?", "why?", "Why?", "?", "testing 1 2 3",
+         "hmm", "bla", "what", "how?", "say something", "talk to me", "!", "x", "lorem"),
+        ("I am not sure what you mean. Can you say it in other words?", "Sorry, I did not understand that. What do you mean?",
+         "What do you mean? Tell me something or ask me about it.", "I do not understand. Please ask me in other words."),
+        ("mean", "words"),
+    ),
+    Intent(
+        "foreign", "The user speaks another language. I only know English.",
+        ("bonjour", "hola", "hallo, wie geht's", "ciao", "Guten Tag", "Bonjour!", "buenos dias", "hej", "konnichiwa", "salut",
+         "do you speak German?", "parlez vous francais?", "Can you speak Spanish?"),
+        ("Hello! I only speak English.", "I only know a little English, sorry.", "Hello! Please write in English, I know no other language."),
+        ("english",), is_opening=True,
+    ),
+    Intent(
+        "likes", "The user asks what I like.",
+        ("Do you like music?", "do you like me?", "what do you like?", "do you have feelings?", "Do you dream?", "are you happy?",
+         "What is your favourite colour?", "do you sleep?", "How old are you?", "where do you live?", "are you alive?",
+         "do you like cats", "Do you eat?"),
+        ("I am only a small model, but I like to remember things.", "I am a small program, so I cannot say. But I like our talk.",
+         "That is a big question for a small model like me."),
+        ("small",),
+    ),
+    Intent(
         "rhyme", "The user wants a poem. I know a small rhyme.",
         ("Write a poem", "write me a poem", "Tell me a poem.", "can you rhyme?", "write a haiku", "Write a short poem, please.",
          "make a rhyme", "sing a song", "Write a poem about the sea."),
@@ -189,6 +219,44 @@ def world_turn(chat: Chat) -> Turn:
     )  # fmt: skip
 
 
+_SAY_AGAIN = (
+    "Say that again.",
+    "Can you repeat that?",
+    "repeat please",
+    "Please repeat your answer.",
+    "say it again",
+    "Once more, please.",
+)
+_WHAT_I_SAID = (
+    "What did I just say?",
+    "what did i say",
+    "What was my last message?",
+    "Repeat what I said.",
+    "what did I ask you before",
+)
+
+
+def echo_turn(chat: Chat) -> Turn | None:
+    """The user wants to hear the last answer or their own last message again."""
+    if not chat.messages or chat.rules or chat.pending:
+        return None
+    said, asked = str(chat.messages[-1]["content"]), str(chat.messages[-2]["content"])
+    if not any(letter.isalnum() for letter in asked):
+        return None
+    if chat.rng.random() < 0.5:
+        user = chat.lexicon.wording(chat.rng, _SAY_AGAIN)
+        return Turn(
+            user, f"My last answer was: {said}", said, "smalltalk", values=(said.rstrip(".!?"),)
+        )
+    if len(asked) > 100 or "\n" in asked or "<" in asked or not asked:
+        return None
+    user = chat.lexicon.wording(chat.rng, _WHAT_I_SAID)
+    answer = f"You said: {asked}"
+    return Turn(
+        user, f"The last message was: {asked}", answer, "smalltalk", values=(asked.rstrip(".!?"),)
+    )
+
+
 def talk_turn(chat: Chat) -> Turn:
     """Small talk that fits the place in the conversation; personas answer for themselves."""
     rng = chat.rng
@@ -197,7 +265,7 @@ def talk_turn(chat: Chat) -> Turn:
         intent
         for intent in INTENTS
         if (not is_first or not intent.is_follow_up)
-        and (chat.persona is None or intent.name not in ("who", "can do", "greeting"))
+        and (chat.persona is None or intent.name not in ("who", "can do", "greeting", "likes"))
     ]
     weights = [3 if is_first and intent.is_opening else 1 for intent in options]
     intent = rng.choices(options, weights)[0]

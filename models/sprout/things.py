@@ -283,4 +283,19 @@ THINGS = (
         "which word means {v}",
         "words",
     ),
+    Relation(
+        "",
+        "attribute",
+        "any",
+        ("The {s} is {v}.", "The {s}: {v}.", "Note that the {s} is {v}."),
+        "the {s}",
+        (
+            "What is the {s}?",
+            "Which is the {s}?",
+            "What was the {s}?",
+            "What do you know about the {s}?",
+        ),
+        ("The {s} is {v}.", "It is {v}.", "{v}."),
+        group="attributes",
+    ),
 )

@@ -110,6 +110,13 @@ def _unknown_subject(chat: Chat) -> tuple[Relation, str] | None:
     known = [fact.relation for fact in book.facts if fact.relation.group in GROUPS]
     relation = rng.choice(known) if known and rng.random() < 0.85 else rng.choice(GROUPS["people"])
     subject = book.new_subject(relation.subject)
+    if relation.subject == "order" and rng.random() < 0.3:  # one digit off
+        digits = list(
+            rng.choice([f.subject for f in book.facts if f.relation.subject == "order"] or ["100"])
+        )
+        digits[-1] = rng.choice("0123456789")
+        near = "".join(digits)
+        subject = near if not any(f.subject == near for f in book.facts) else subject
     return None if subject is None else (relation, subject)
 
 
@@ -160,7 +167,7 @@ def _unanswered(chat: Chat, probe: Fact, thoughts: tuple[str, ...]) -> Turn:
     named = probe.subject
     if probe.relation.group == "mine":
         named = "it"
-    elif kind in ("object", "site", "venue", "event", "order"):
+    elif kind in ("object", "site", "venue", "event", "order", "attribute"):
         named = f"order {named}" if kind == "order" else f"the {named}"
     source = rng.choice(("The text says", "The conversation says", "I find"))
     thought = rng.choice(thoughts).format(f=asks_for(gist), g=gist, s=named, source=source)
@@ -187,6 +194,8 @@ _TOLD_REPLIES = (
 def told_turn(chat: Chat) -> Turn | None:
     """The user tells something about themselves."""
     rng, book = chat.rng, chat.book
+    if rng.random() < 0.35:
+        return _told_of_others(chat)
     relation = rng.choice(MINE)
     fact = book.make(relation, chat.lexicon.draw(rng, relation.subject), "user")
     if fact is None:
@@ -196,6 +205,21 @@ def told_turn(chat: Chat) -> Turn | None:
         book.replace(fact, lower)
         fact = lower
     return _acknowledged(chat, fact)
+
+
+def _told_of_others(chat: Chat) -> Turn | None:
+    """The user tells something about someone or something, new or known."""
+    rng, book = chat.rng, chat.book
+    known = [fact for fact in book.facts if fact.relation.group in GROUPS]
+    if known and rng.random() < 0.4:
+        about = rng.choice(known)
+        relations = [r for r in GROUPS[about.relation.group] if r.subject == about.relation.subject]
+        relation, subject = rng.choice(relations), about.subject
+    else:
+        relation = rng.choice(GROUPS[rng.choice(list(GROUPS))])
+        subject = book.new_subject(relation.subject) or ""
+    fact = book.make(relation, subject, "user") if subject else None
+    return None if fact is None else _acknowledged(chat, fact)
 
 
 def _acknowledged(chat: Chat, fact: Fact) -> Turn:

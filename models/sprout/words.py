@@ -62,13 +62,13 @@ ITEMS = _words(
     jar pot pan chair table bench stool shelf carpet curtain broom brush comb towel soap sponge
     umbrella coat scarf glove hat boot shoe belt button zip thread ribbon bead feather shell stone
     pebble crystal bell whistle flute violin guitar piano trumpet harp radio camera phone laptop
-    printer pencil pen notebook stamp envelope folder ruler eraser scissors glue tape paint canvas
-    easel kite ball puppet doll puzzle dice marble balloon skate bicycle helmet paddle tent backpack
-    suitcase passport ticket wallet purse watch glasses necklace bracelet brooch vase statue carving
+    printer pencil pen notebook stamp envelope folder ruler eraser chisel brick stapler paintbrush canvas
+    easel kite ball puppet doll puzzle domino marble balloon skate bicycle helmet paddle tent backpack
+    suitcase passport ticket wallet purse watch visor necklace bracelet brooch vase statue carving
     saw drill wrench screw nail bolt chain hook anchor sail oar net barrel crate wheel engine pump
     pipe valve cable battery bulb switch socket fan heater stove oven fridge toaster blender mixer
     scale funnel sieve tray napkin tin bag sack box chest drawer cabinet hanger iron magnet lens
-    telescope microscope globe calendar diary poster flag badge medal trophy token ticket receipt
+    telescope microscope globe calendar diary poster flag badge medal trophy token coaster receipt
     """
 )
 
@@ -229,4 +229,22 @@ PLAIN = _words(
     lagoon canyon glacier volcano tundra prairie savanna jungle swamp tunnel avenue station platform
     ticket luggage compass anchor rudder canoe raft ferry submarine helicopter airplane parachute
     """
+)
+
+# What anything may have: "the height of the tower".
+ATTRIBUTES = _words(
+    """
+    height weight colour name price age length owner code number size title password label maker
+    origin symbol answer rank score address motto date goal theme
+    """
+)
+
+MY_ATTRIBUTES = tuple(
+    """
+    wifi password, shoe size, middle name, user name, pin, favourite number, team name, license plate,
+    gate code, bus stop, flight number, seat number, street name, project name, hometown, nickname,
+    parking spot, class name, order number, door code, band name, lucky charm, best friend, last name
+    """.replace("\n", " ")
+    .strip()
+    .split(", ")
 )

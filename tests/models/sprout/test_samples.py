@@ -22,7 +22,7 @@ from models.sprout.lexicon import HELD_OUT, TRAINING, is_held_out
 from models.sprout.render import spans, text_of
 from models.sprout.samples import KINDS, Sample, is_right, make_sample
 from models.sprout.tokenizer import load
-from models.sprout.words import COLOURS
+from models.sprout.words import COLOURS, DAYS, MONTHS
 
 TOKENIZER = load()
 
@@ -172,7 +172,7 @@ def test_held_out_values_are_never_trained() -> None:
     trained = [s for kind in ("recall", "tool_result") for s in made(kind, 500, 120)]
     text = "\n".join(text_of(spans(s.messages, s.tools, s.is_thinking)) for s in trained)
     spoken = set(re.findall(r"[A-Z][a-z]+|[A-Z]\d-\d\d", text))
-    spoken -= {colour.capitalize() for colour in COLOURS}  # few, and in both
+    spoken -= {word.capitalize() for word in (*COLOURS, *DAYS, *MONTHS)}  # few, and in both
     for sample in made("recall", 500, 60, HELD_OUT):
         for value in sample.accepts.values:
             if re.fullmatch(r"[A-Z][a-z]{3,}|[A-Z]\d-\d\d", value) and is_held_out(value):
