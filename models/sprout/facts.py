@@ -115,7 +115,7 @@ class FactBook:
         if key in self._keys:
             return None
         for _ in range(6):
-            value = self.lexicon.draw(self.rng, relation.value)
+            value = self._new_value(relation, subject)
             if (
                 relation.key,
                 value.lower(),
