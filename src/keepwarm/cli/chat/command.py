@@ -92,10 +92,13 @@ def _question() -> str:
 @contextmanager
 def _running_engine(config: Config) -> Iterator[Engine]:
     """The engine with its model loaded; stopped in the end."""
-    from keepwarm.cli.engine import make_engine
-    from keepwarm.cli.progress import loading_bar
+    from rich.console import Console
 
-    engine = make_engine(config)
+    with Console(stderr=True).status("starting"):  # the imports take seconds
+        from keepwarm.cli.engine import make_engine
+        from keepwarm.cli.progress import loading_bar
+
+        engine = make_engine(config)
     engine.start()
     try:
         with loading_bar(config.model) as update:
