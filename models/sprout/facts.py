@@ -90,18 +90,27 @@ class FactBook:
         for _ in range(12):
             subject = self.lexicon.draw(self.rng, kind)
             telling = self.telling_words(subject, kind)
-            if not any(word in self._words for word in telling):
+            if not any(self._is_taken(word, kind) for word in telling):
                 for word in telling:
-                    self._words[word] = subject
+                    self._words.setdefault(word, subject)
                 return subject
         return None
+
+    def _is_taken(self, word: str, kind: str) -> bool:
+        """Whether `word` names something else. A thing may have several attributes."""
+        holder = self._words.get(word)
+        if holder is None:
+            return False
+        return kind != "attribute" or not holder.endswith(f" of the {word}")
 
     @staticmethod
     def telling_words(subject: str, kind: str) -> list[str]:
         """The words by which a subject is known: names by each word, "red lamp" by the whole and
         "lamp" by itself, as "the lamp" would mean either."""
-        if kind in ("site", "attribute"):
+        if kind == "site":
             return [subject]
+        if kind == "attribute":
+            return [subject, subject.rsplit(maxsplit=1)[-1]]
         if kind == "object":
             return [subject.rsplit(maxsplit=1)[-1]]
         return [word.lower() for word in subject.split()]
@@ -116,10 +125,7 @@ class FactBook:
             return None
         for _ in range(6):
             value = self._new_value(relation, subject)
-            if (
-                relation.key,
-                value.lower(),
-            ) not in self._values and value.lower() not in self._words:
+            if self._is_free(relation, value):
                 break
         else:
             return None
@@ -128,11 +134,18 @@ class FactBook:
         if relation.value in ("person", "pet", "word"):
             for word in value.lower().split():
                 self._words.setdefault(word, value)
+        elif relation.value == "object":
+            self._words.setdefault(value.split()[-1], value)
         template = self.lexicon.wording(self.rng, relation.says)
         bare = Fact(relation, subject, value, "", source)
         fact = Fact(relation, subject, value, bare.filled(template), source)
         self.facts.append(fact)
         return fact
+
+    def _is_free(self, relation: Relation, value: str) -> bool:
+        """Whether `value` is new for the relation and names no subject."""
+        word = value.rsplit(maxsplit=1)[-1] if relation.value == "object" else value
+        return (relation.key, value.lower()) not in self._values and word.lower() not in self._words
 
     def _new_value(self, relation: Relation, subject: str) -> str:
         if relation.value == "any":

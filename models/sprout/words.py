@@ -242,8 +242,8 @@ ATTRIBUTES = _words(
 MY_ATTRIBUTES = tuple(
     """
     wifi password, shoe size, middle name, user name, pin, favourite number, team name, license plate,
-    gate code, bus stop, flight number, seat number, street name, project name, hometown, nickname,
-    parking spot, class name, order number, door code, band name, lucky charm, best friend, last name
+    gate code, bus stop, flight number, street name, project name, nickname,
+    parking spot, class name, order number, door code, band name, lucky charm, last name
     """.replace("\n", " ")
     .strip()
     .split(", ")
