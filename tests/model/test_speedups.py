@@ -49,7 +49,11 @@ def test_models_say_what_they_say_with_mlx_lms_own(name: str) -> None:
         assert gap < TOLERANCE * scale
 
 
-@pytest.mark.parametrize("entry", speedups.REPLACEMENTS, ids=lambda r: f"{r.module}.{r.name}")
+# MLX's own are compiled and tell no signature; tests/model/test_cpu_ops.py calls each.
+IN_PYTHON = [entry for entry in speedups.REPLACEMENTS if entry.module != "mlx.core"]
+
+
+@pytest.mark.parametrize("entry", IN_PYTHON, ids=str)
 def test_each_takes_the_arguments_of_what_it_replaces(entry: speedups.Replacement) -> None:
     with speedups.mlx_lms_own():
         home, name = entry.home()
