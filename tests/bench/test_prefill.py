@@ -15,6 +15,7 @@ from keepwarm.bench.prefill import Plan, measure, peers, speed, table
 from keepwarm.bench.report import Report, spread
 from keepwarm.bench.workers import System, Worker, WorkerFailed
 from keepwarm.cli.main import main
+from keepwarm.model import names
 
 
 def row(system: str, setting: str, *ttft_s: float) -> dict[str, Any]:
@@ -96,6 +97,14 @@ def test_system_that_cannot_run_says_why() -> None:
 def test_what_cannot_be_measured_is_told_at_once(flags: list[str], words: str, capsys: Any) -> None:
     assert main(["bench", "prefill", *flags]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_package_without_its_model_asks_for_one(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(names, "files", lambda _: tmp_path)
+    assert main(["bench", "prefill"]) == 2
+    assert capsys.readouterr().err == "keepwarm: this build has no built-in model; name one\n"
 
 
 def test_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keepwarm.errors import BadInput
-from keepwarm.model.names import BUILT_IN
+from keepwarm.model.names import BUILT_IN, source_of
 
 if TYPE_CHECKING:
     from keepwarm.bench.report import Report
@@ -68,9 +68,12 @@ def run_prefill(args: argparse.Namespace) -> int:
     if args.shape is not None:
         _check_shape(args.shape)
 
+    model = None if args.shape else args.model or BUILT_IN
+    if model is not None:
+        source_of(model)  # raises where there is no built-in model
+
     from keepwarm.bench import prefill
 
-    model = None if args.shape else args.model or BUILT_IN
     _show(
         prefill.table, _measured(prefill.Plan(model, args.shape, lengths, args.rounds)), args.json
     )
