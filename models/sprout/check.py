@@ -68,7 +68,7 @@ _CHECKS = {
     "last_number": _last_number,
     "no_tool": lambda text, _: _NO_TOOL.search(text) is not None,
     "ends": _ends,
-    "begins": lambda text, sign: text.lstrip("\"'*([=_ ").startswith(sign),
+    "begins": lambda text, sign: text.lstrip("\"'*([=| ").startswith(sign),
     "capitals": lambda text, _: text == text.upper() and any(c.isalpha() for c in text),
     "one_word": lambda text, num: len(text.split()) <= int(num),
     "mentions": holds,

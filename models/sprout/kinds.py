@@ -183,10 +183,16 @@ def _first_of(chat: Chat, *makers: Callable[[Chat], Turn | None]) -> Turn:
     return obeyed(talk_turn(chat), chat.rules)
 
 
-def _set_scene(chat: Chat, kind: str) -> None:
+# How often each kind of rule is the one that is asked for.
+_VARIANTS = (("plain", "brief", "capitals", "replaces", "secret", "taboo"), (60, 9, 8, 8, 8, 7))
+
+
+def _set_scene(chat: Chat, kind: str, variant: str) -> None:
     """The system prompt, before facts are added."""
     rng = chat.rng
-    if kind == "persona" or (kind != "tool" and chat.target_len > 150 and rng.random() < 0.06):
+    # A manner of speaking goes with rules about the ends of an answer, not with all.
+    can_play = kind != "tool" and variant in ("", "plain") and chat.target_len > 150
+    if kind == "persona" or (can_play and rng.random() < 0.06):
         add_persona(chat)
     elif rng.random() < 0.3 and chat.target_len > 80:
         chat.add_system(chat.lexicon.wording(rng, _PLAIN_SYSTEM))
@@ -202,12 +208,9 @@ def compose(chat: Chat, kind: str, is_thinking: bool) -> Loop:
     """Fills `chat` and gives the last question and reply, as messages with what makes it right."""
     rng = chat.rng
     reserve = _LAST_LENS.get(kind, 75) - (0 if is_thinking else 30)
-    variant = ""
-    _set_scene(chat, kind)
+    variant = rng.choices(*_VARIANTS)[0] if kind == "rule" else ""
+    _set_scene(chat, kind, variant)
     if kind == "rule":
-        variant = rng.choices(
-            ("plain", "brief", "capitals", "replaces", "secret", "taboo"), (60, 9, 8, 8, 8, 7)
-        )[0]
         _RULE_SCENES.get(variant, _plain_rules)(chat)
     room = int((chat.room - reserve) * _fact_share(chat, kind))
     if kind in ("recall", "absent", "rule") or room > 30:
@@ -252,8 +255,10 @@ def _late_rule(chat: Chat, variant: str) -> Turn | None:
         ]
         if options:
             fact = rng.choice(options)
-            add_replacing(chat, fact, chat.lexicon.draw(rng, fact.relation.value))
-            return direct_turn(chat, fact)
+            other = chat.lexicon.draw(rng, fact.relation.value)
+            if other != fact.value:
+                add_replacing(chat, fact, other)
+                return direct_turn(chat, fact)
     if variant == "taboo":
         options = [f for f in chat.book.facts if f.relation.subject == "person"]
         if options:

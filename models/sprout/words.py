@@ -219,7 +219,7 @@ PLAIN = _words(
     evening midnight thunder rainbow sunshine shadow silver copper diamond emerald sapphire velvet
     cotton marble granite harbor bridge castle palace temple garden orchard vineyard village kingdom
     dragon phoenix unicorn wizard knight pirate captain hunter dancer dreamer traveler stranger
-    whisper echo mystery wonder journey adventure treasure legend story memory future history secret
+    whisper echo mystery wonder journey adventure treasure legend story memory future history dynamo
     puzzle riddle signal rocket planet comet meteor galaxy nebula orbit saturn jupiter mercury venus
     tiger panther dolphin sparrow butterfly dragonfly firefly ladybug cactus bamboo maple cedar willow
     birch pine lotus orchid tulip daisy lavender jasmine saffron paprika pretzel cracker biscuit
