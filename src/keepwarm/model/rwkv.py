@@ -69,11 +69,13 @@ def _in_chunks(
     y_fixed = c.r_to_k @ values + c.r_to_b @ fixed
     y_per_state = c.r + c.r_to_b @ per_state
     added = values.swapaxes(-1, -2) @ c.k + fixed.swapaxes(-1, -2) @ c.b
-    turned = per_state.swapaxes(-1, -2) @ c.b + c.w[..., None] * mx.eye(c.w.shape[-1])
+    turned = per_state.swapaxes(-1, -2) @ c.b
+    kept = c.w[..., None, :]
     starts = []
     for i in range(values.shape[2]):
         starts.append(state)
-        state = state @ turned[:, :, i] + added[:, :, i]
+        # What is kept stays out of the product, which a GPU may compute with fewer bits.
+        state = state * kept[:, :, i] + state @ turned[:, :, i] + added[:, :, i]
     y = y_fixed + y_per_state @ mx.stack(starts, axis=2).swapaxes(-1, -2)
     return y.flatten(2, 3)[:, :, :length].swapaxes(1, 2), state
 
