@@ -166,3 +166,25 @@ def test_sealed_slots_are_left_alone(tmp_path: Path) -> None:
 
 def test_the_variable_is_no_unknown_setting() -> None:
     read_config({}, {ENV: "off"})
+
+
+COUNT = """
+import ctypes, keepwarm, mlx.core
+from keepwarm.model import blas
+library = blas.open_library("auto")
+names = ("openblas_get_num_threads", "scipy_openblas_get_num_threads", "MKL_Get_Max_Threads")
+print(next(getattr(library, name)() for name in names if hasattr(library, name)))
+"""
+
+
+@pytest.mark.skipif(blas.open_library("auto") is None, reason="no fast BLAS here")
+def test_one_core_is_left_for_others_unless_the_environment_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(COUNT)[0] == str(max(1, blas.num_cores() - 1))
+    if blas.num_cores() > 1:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+        monkeypatch.setenv("MKL_NUM_THREADS", "2")
+        assert run(COUNT)[0] == "2"

@@ -54,6 +54,8 @@ def prepare_blas() -> None:
                 logger.warning("%s found, and MLX's own is slow; %s", what, blas.INSTALL)
                 return
             blas.use(library, mlx)
+            # One core is left for the server, the tokenizer and whatever else runs.
+            blas.limit_threads(library, max(1, blas.num_cores() - 1))
         logger.info("BLAS: %s", blas.in_use(mlx))
     except (blas.BlasFault, OSError) as error:
         logger.warning("BLAS: MLX's own, which is slow: %s", error)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ _SYSTEM = {
     "blis": ("libblis.so.4", "libblis.so.3"),
 }
 INSTALL = "pip install scipy-openblas32 (or apt install libopenblas0, dnf install openblas-threads)"
+
+# How each is told its number of threads; MKL takes a pointer under that name in lower case.
+_SET_THREADS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads", "MKL_Set_Num_Threads")
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 # From <elf.h> and <dlfcn.h>; the same on x86-64 and AArch64.
 _DT_NULL, _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_PLTREL, _DT_JMPREL = 0, 2, 5, 6, 20, 23
@@ -104,6 +109,29 @@ def use(library: ctypes.CDLL, mlx: Path) -> None:
         raise BlasFault(f"the slots of {mlx.name} cannot be written")
     for name, address in slots.items():
         ctypes.c_void_p.from_address(address).value = targets[name]
+
+
+def limit_threads(library: ctypes.CDLL, count: int) -> None:
+    """At most so many, unless the environment says how many. A thread that waits for a core which
+    another process has makes a small product take fifty times as long."""
+    if any(os.environ.get(name) for name in _THREAD_VARIABLES):
+        return
+    for name in _SET_THREADS:
+        setter = getattr(library, name, None)
+        if setter is not None:
+            setter(ctypes.c_int(count))
+            return
+
+
+def num_cores() -> int:
+    """What this process may use: of the machine's cores those it is bound to, and of these no
+    more than a container's share."""
+    bound = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
+        return max(1, min(bound, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such group, or no limit ("max")
+        return bound
 
 
 def in_use(mlx: Path) -> Path:
