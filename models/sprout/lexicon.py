@@ -168,8 +168,8 @@ class Lexicon:
         return rng.choice(_part(options, self.allows))
 
     def wording(self, rng: Random, options: tuple[str, ...]) -> str:
-        """A way of asking or telling. Evaluation mixes new ones with those of training."""
-        if self.allows is is_held_out and rng.random() < 0.5:
+        """A way of asking or telling. Evaluation mixes a quarter of new ones with those of training."""
+        if self.allows is is_held_out and rng.random() < 0.75:
             return rng.choice(_part(options, is_for_training))
         return self.of(rng, options)
 

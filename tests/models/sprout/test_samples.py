@@ -17,7 +17,7 @@ import pytest
 
 from models.sprout.check import holds
 from models.sprout.encode import encode
-from models.sprout.eval import SUITES, held_out, is_right_text, reply_of
+from models.sprout.eval import SUITES, held_out, is_right_text, reply_of, score
 from models.sprout.lexicon import HELD_OUT, TRAINING, is_held_out
 from models.sprout.render import spans, text_of
 from models.sprout.samples import KINDS, Sample, is_right, make_sample
@@ -34,8 +34,9 @@ def made(kind: str, length: int, num: int, lexicon: Any = TRAINING) -> list[Samp
     ]
 
 
-def before_reply(sample: Sample) -> str:
-    return "\n".join(str(message["content"]) for message in sample.messages[:-1])
+def told(sample: Sample) -> str:
+    """What others than the model said."""
+    return "\n".join(str(m["content"]) for m in sample.messages if m["role"] != "assistant")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,12 +105,12 @@ def test_reply_with_open_thought_or_broken_call_is_none() -> None:
 
 @pytest.mark.parametrize("lexicon", [TRAINING, HELD_OUT], ids=["training", "held out"])
 def test_recalled_value_stands_in_the_context(lexicon: Any) -> None:
-    for sample in made("recall", 500, 60, lexicon):
-        text = before_reply(sample)
+    for sample in made("recall", 500, 120, lexicon):
+        text = told(sample)
         number = {"first": "1.", "second": "2.", "third": "3.", "fourth": "4.", "fifth": "5."}
         number |= {"sixth": "6.", "seventh": "7.", "eighth": "8.", "ninth": "9.", "tenth": "10."}
         for value in sample.accepts.values:
-            assert holds(text, value) or number.get(value, "?") in text, (value, text)
+            assert holds(text, value) or number.get(value, "no number") in text, (value, text)
 
 
 def test_thought_quotes_the_source() -> None:
@@ -179,6 +180,17 @@ def test_held_out_values_are_never_trained() -> None:
                 assert value not in spoken
 
 
+def test_score_counts_right_replies() -> None:
+    suite = next(suite for suite in SUITES if suite.name == "tool")
+    samples = held_out(suite, num_samples=10)
+    golds = [spans(s.messages, s.tools, s.is_thinking)[-2][0] for s in samples]
+    share, wrong = score(suite, lambda _: golds, TOKENIZER, num_samples=10)
+    assert (share, wrong) == (1.0, [])
+    half = [*golds[:5], *(["Hello.\n</think>\n\nHello."] * 5)]
+    share, wrong = score(suite, lambda _: half, TOKENIZER, num_samples=10)
+    assert (share, len(wrong)) == (0.5, 5)
+
+
 def test_suites_have_the_distance_they_name() -> None:
     for suite in SUITES:
         if suite.distance is None:
@@ -186,4 +198,5 @@ def test_suites_have_the_distance_they_name() -> None:
         for sample in held_out(suite, num_samples=2):
             ids, _ = encode(sample, TOKENIZER)
             assert len(ids) > suite.distance[0]
-            assert sample.distance_tokens is not None
+            nearest, farthest = suite.distance
+            assert nearest <= (sample.distance_tokens or 0) <= farthest

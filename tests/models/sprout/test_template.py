@@ -62,6 +62,18 @@ def test_fast_renderer_equals_the_template(kind: str) -> None:
         assert found.startswith(prompt)
 
 
+def test_fast_renderer_equals_the_template_for_text_before_calls() -> None:
+    asked, added = SCENARIOS["tool loop"]
+    calling = {**asked[1], "content": "One moment.", "tool_calls": asked[1]["tool_calls"] * 2}
+    messages = [asked[0], calling, *asked[2:], *added]
+    for is_thinking in (True, False):
+        for length in range(1, len(messages) + 1):
+            found = text_of(spans(messages[:length], TOOLS, True))
+            assert found == tokenizer().apply_chat_template(
+                messages[:length], tools=TOOLS, tokenize=False, enable_thinking=is_thinking
+            )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_prompt_ids_are_the_beginning_of_the_samples_ids(kind: str) -> None:
     for sample in samples(kind, 10):
