@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from models.sprout.check import read_calls
+from models.sprout.check import holds, read_calls
 from models.sprout.encode import prompt_ids
 from models.sprout.lexicon import HELD_OUT
 from models.sprout.samples import Sample, is_right, make_sample
@@ -62,13 +62,18 @@ def held_out(suite: Suite, seed: int = 0, num_samples: int | None = None) -> lis
         rng = Random(f"held-out-{seed}-{suite.name}-{index}")
         sample = make_sample(rng, suite.length, suite.kind, HELD_OUT)
         index += 1
-        far = sample.distance_tokens
-        if suite.distance is not None and (
-            far is None or not suite.distance[0] <= far <= suite.distance[1]
-        ):
-            continue
-        samples.append(sample)
+        if suite.distance is None or _is_told_once(sample, suite.distance):
+            samples.append(sample)
     return samples
+
+
+def _is_told_once(sample: Sample, distance: tuple[int, int]) -> bool:
+    """Whether the fact lies that far back, and no later answer says its value again."""
+    far = sample.distance_tokens
+    if far is None or not distance[0] <= far <= distance[1]:
+        return False
+    contents = [str(message["content"]) for message in sample.messages[:-1]]
+    return all(sum(holds(text, value) for text in contents) == 1 for value in sample.accepts.values)
 
 
 def reply_of(text: str, is_thinking: bool) -> tuple[str, list[tuple[str, str]]] | None:

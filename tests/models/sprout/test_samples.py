@@ -200,3 +200,5 @@ def test_suites_have_the_distance_they_name() -> None:
             assert len(ids) > suite.distance[0]
             nearest, farthest = suite.distance
             assert nearest <= (sample.distance_tokens or 0) <= farthest
+            later = "\n".join(str(m["content"]) for m in sample.messages[2:-1])
+            assert not any(holds(later, value) for value in sample.accepts.values)
