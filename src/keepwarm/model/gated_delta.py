@@ -15,7 +15,7 @@ from keepwarm.model import gated_delta_cuda
 
 # The work within a chunk grows with its length, the number of steps shrinks with it.
 SCALAR_CHUNK = 32
-VECTOR_CHUNK = 32
+VECTOR_CHUNK = 16
 # Tokens that share a scale where each key has a gate, and where the inverse of a chunk begins.
 BLOCK = 8
 # A smaller gate has forgotten all that float32 can tell.
@@ -81,10 +81,12 @@ def _in_chunks(
     betas = _split(beta.astype(mx.float32)[..., None], chunk, fill=0.0)
     gates = g.astype(mx.float32)[..., None] if is_scalar else g.astype(mx.float32)
     gates = _split(gates, chunk, fill=1.0)
-    pairs = _scalar_pairs if is_scalar else _vector_pairs
-    weights, attention = pairs(queries, keys, gates, repeats)
+    if is_scalar:
+        weights, attention = _scalar_pairs(queries, keys, gates)
     if repeats > 1:
         queries, keys = mx.repeat(queries, repeats, axis=1), mx.repeat(keys, repeats, axis=1)
+    if not is_scalar:
+        weights, attention = _vector_pairs(queries, keys, gates)
     # d = own − reads Sᵀ
     inverse = unit_lower_inverse(betas * weights)
     since_start = _products(gates, axis=-2)  # (B, H, N, C, 1 or D)
@@ -144,12 +146,11 @@ def _without_dust(decay: mx.array) -> mx.array:
     return mx.where(decay < 1e-20, 0, decay)
 
 
-def _scalar_pairs(
-    queries: mx.array, keys: mx.array, gates: mx.array, repeats: int
-) -> tuple[mx.array, mx.array]:
+def _scalar_pairs(queries: mx.array, keys: mx.array, gates: mx.array) -> tuple[mx.array, mx.array]:
     """What each token of a chunk takes from those before it: with its key, and with its query
-    (and from itself). (B, H, N, C, C) both."""
+    (and from itself). (B, H, N, C, C) both, for all heads of gates, which may share keys."""
     chunk = keys.shape[-2]
+    repeats = gates.shape[1] // keys.shape[1]
     products = mx.concatenate([keys, queries], axis=-2) @ keys.swapaxes(-1, -2)
     if repeats > 1:
         products = mx.repeat(products, repeats, axis=1)
@@ -162,17 +163,13 @@ def _scalar_pairs(
     )
 
 
-def _vector_pairs(
-    queries: mx.array, keys: mx.array, gates: mx.array, repeats: int
-) -> tuple[mx.array, mx.array]:
+def _vector_pairs(queries: mx.array, keys: mx.array, gates: mx.array) -> tuple[mx.array, mx.array]:
     """As `_scalar_pairs` with a gate per key, in blocks of 8 tokens: a product of two factors can
     hold a decay only where neither leaves float32's range.
 
     Across blocks:  i ──after──▶ end of its block ──between──▶ start of t's block ──upto──▶ t
     In a block:     both are measured from its middle
     """
-    if repeats > 1:
-        queries, keys = mx.repeat(queries, repeats, axis=1), mx.repeat(keys, repeats, axis=1)
     *front, chunk, dim = keys.shape
     num_blocks = chunk // BLOCK
     shape = (*front, num_blocks, BLOCK, dim)
