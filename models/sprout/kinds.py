@@ -42,16 +42,16 @@ from models.sprout.turns import (
 
 # Kind → (share of the mixture, shortest length in tokens that it fits in).
 KINDS: dict[str, tuple[float, int]] = {
-    "recall": (0.38, 0),
-    "absent": (0.10, 0),
-    "rule": (0.14, 150),
+    "recall": (0.32, 0),
+    "absent": (0.08, 0),
+    "rule": (0.16, 150),
     "persona": (0.05, 150),
-    "tool": (0.11, 160),
+    "tool": (0.16, 160),
     "tool_result": (0.06, 240),
     "arithmetic": (0.05, 80),
-    "smalltalk": (0.06, 0),
-    "world": (0.03, 80),
-    "told": (0.02, 0),
+    "smalltalk": (0.07, 0),
+    "world": (0.05, 80),
+    "told": (0.01, 0),
 }
 
 # About how many tokens the last question and reply take, with a thought.

@@ -90,11 +90,11 @@ class Lexicon:
             "person": self.person,
             "pet": self.pet,
             "place": self.place,
-            "item": lambda rng: self.of(rng, words.ITEMS),
-            "food": lambda rng: self.of(rng, words.FOODS),
-            "animal": lambda rng: self.of(rng, words.ANIMALS),
-            "job": lambda rng: self.of(rng, words.JOBS),
-            "hobby": lambda rng: self.of(rng, words.HOBBIES),
+            "item": lambda rng: self.noun(rng, words.ITEMS),
+            "food": lambda rng: self.noun(rng, words.FOODS),
+            "animal": lambda rng: self.noun(rng, words.ANIMALS),
+            "job": lambda rng: self.noun(rng, words.JOBS),
+            "hobby": lambda rng: self.noun(rng, words.HOBBIES),
             "instrument": lambda rng: rng.choice(words.INSTRUMENTS),
             "colour": lambda rng: rng.choice(words.COLOURS),
             "day": lambda rng: rng.choice(words.DAYS),
@@ -158,7 +158,7 @@ class Lexicon:
                     "meeting",
                 )
             ),
-            "goods": lambda rng: f"{rng.randint(2, 60)} {plural(self.of(rng, words.ITEMS))}",
+            "goods": lambda rng: f"{rng.randint(2, 60)} {plural(self.noun(rng, words.ITEMS))}",
         }
 
     def draw(self, rng: Random, kind: str) -> str:
@@ -166,6 +166,13 @@ class Lexicon:
 
     def of(self, rng: Random, options: tuple[str, ...]) -> str:
         return rng.choice(_part(options, self.allows))
+
+    def noun(self, rng: Random, options: tuple[str, ...]) -> str:
+        """One of these, or sometimes a word that only looks like one: what is to be copied is not
+        always known."""
+        if rng.random() < 0.15:
+            return self._until(lambda: _blended(rng, options))
+        return self.of(rng, options)
 
     def wording(self, rng: Random, options: tuple[str, ...]) -> str:
         """A way of asking or telling. Evaluation mixes a quarter of new ones with those of training."""
@@ -185,7 +192,7 @@ class Lexicon:
     def person(self, rng: Random) -> str:
         roll = rng.random()
         if roll < 0.55:
-            return self.of(rng, words.NAMES)
+            return self.noun(rng, words.NAMES)
         if roll < 0.9:
             return self.invented(rng).capitalize()
         return f"{self.of(rng, words.NAMES)} {self.invented(rng).capitalize()}"
@@ -200,7 +207,9 @@ class Lexicon:
         return made if roll < 0.65 else made.capitalize()
 
     def place(self, rng: Random) -> str:
-        return self.of(rng, words.PLACES) if rng.random() < 0.6 else self.invented(rng).capitalize()
+        return (
+            self.noun(rng, words.PLACES) if rng.random() < 0.6 else self.invented(rng).capitalize()
+        )
 
     def number(self, rng: Random) -> str:
         return self._until(lambda: str(rng.randint(100, 10 ** rng.randint(3, 5) - 1)))
@@ -211,7 +220,7 @@ class Lexicon:
     def word(self, rng: Random) -> str:
         roll = rng.random()
         if roll < 0.35:
-            return self.of(rng, words.PLAIN)
+            return self.noun(rng, words.PLAIN)
         if roll < 0.85:
             return self.invented(rng)
         return f"{self.of(rng, words.PLAIN)} {self.of(rng, words.ITEMS)}"
@@ -227,7 +236,7 @@ class Lexicon:
 
     def attribute(self, rng: Random) -> str:
         """ "height of the tower"."""
-        owner = self.of(rng, words.ITEMS + words.ANIMALS + words.PLAIN)
+        owner = self.noun(rng, words.ITEMS + words.ANIMALS + words.PLAIN)
         return f"{rng.choice(words.ATTRIBUTES)} of the {owner}"
 
     def my_attribute(self, rng: Random) -> str:
@@ -242,7 +251,7 @@ class Lexicon:
         return f"{rng.choice(words.COLOURS).capitalize()} {noun}"
 
     def thing(self, rng: Random) -> str:
-        item = self.of(rng, words.ITEMS)
+        item = self.noun(rng, words.ITEMS)
         roll = rng.random()
         if roll < 0.35:
             return item
@@ -261,6 +270,15 @@ def _syllables(rng: Random) -> str:
     num = 2 if rng.random() < 0.75 else 3
     text = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(num))
     return text + rng.choice(_CODAS)
+
+
+def _blended(rng: Random, options: tuple[str, ...]) -> str:
+    """The head of one word on the tail of another."""
+    head, tail = rng.choice(options), rng.choice(options)
+    return (
+        head[: rng.randint(2, max(2, len(head) - 1))]
+        + tail[-rng.randint(2, max(2, len(tail) - 2)) :].lower()
+    )
 
 
 def _random_letters(rng: Random) -> str:

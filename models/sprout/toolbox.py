@@ -211,8 +211,9 @@ def make_tools(rng: Random, lexicon: Lexicon, num_tools: int) -> list[Tool]:
         if rng.random() < 0.35:
             spec = made_up(rng, lexicon)
         name = lexicon.of(rng, spec.names)
-        if len(spec.names) > 1 and rng.random() < 0.12:
-            name = f"{lexicon.invented(rng)}_{name}"
+        if len(spec.names) > 1 and rng.random() < 0.4:  # names are read, not known by heart
+            other = lexicon.invented(rng)
+            name = f"{other}_{name}" if rng.random() < 0.6 else f"{name}_{other}"
         is_known = any(t.name == name or t.spec.description == spec.description for t in tools)
         if not is_known:
             tools.append(Tool(spec, name))
