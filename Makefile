@@ -61,7 +61,7 @@ gpu:
 	KEEPWARM_TEST_DEVICE=gpu .venv-cuda/bin/python -m pytest -m gpu $(ARGS)
 endif
 
-demo: $(STAMP) ## Show what a warm cache saves, on a small model made on the spot
+demo: $(STAMP) ## Show a conversation with the built-in model and what the cache did for each turn
 	$(BIN)/python examples/demo.py
 
 serve: $(STAMP) ## Serve the built-in model, or another: make serve MODEL=mlx-community/Qwen3-0.6B-4bit
