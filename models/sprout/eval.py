@@ -10,9 +10,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -119,26 +120,24 @@ def score(
     return 1 - len(wrong) / len(samples), wrong
 
 
-@cache
-def _generator(folder: str) -> Generate:
-    """Greedy replies with mlx-lm, on whatever device MLX uses."""
-    from mlx_lm import batch_generate
-    from mlx_lm import load as load_model
-    from mlx_lm.sample_utils import make_sampler
+@contextmanager
+def _generating(folder: Path) -> Iterator[Generate]:
+    """Greedy replies by keepwarm's own engine, many at a time."""
+    from keepwarm import Engine, Prompt, Request
+    from keepwarm import load as load_model
 
-    model, tokenizer = load_model(folder)
+    with Engine(lambda: load_model(str(folder))) as engine:
+        engine.wait_ready()
 
-    def generate(prompts: Sequence[Sequence[int]]) -> list[str]:
-        made: list[str] = []
-        for start in range(0, len(prompts), 16):
-            part = [list(prompt) for prompt in prompts[start : start + 16]]
-            reply = batch_generate(
-                model, tokenizer, part, max_tokens=MAX_REPLY_LEN, sampler=make_sampler(temp=0.0)
-            )
-            made += reply.texts
-        return made
+        def reply(prompt: Sequence[int]) -> str:
+            result = engine.stream(Request(Prompt(list(prompt)), MAX_REPLY_LEN)).result
+            return str(result.text)
 
-    return generate
+        def generate(prompts: Sequence[Sequence[int]]) -> list[str]:
+            with ThreadPoolExecutor(16) as pool:
+                return list(pool.map(reply, prompts))
+
+        yield generate
 
 
 def main() -> None:
@@ -150,20 +149,22 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="how many wrong replies to print")
     args = parser.parse_args()
     tokenizer = load(args.model)
-    for suite in SUITES:
-        if args.suite and suite.name not in args.suite:
-            continue
-        begun = time.monotonic()
-        share, wrong = score(
-            suite, _generator(str(args.model)), tokenizer, seed=args.seed, num_samples=args.num
-        )
-        took_s = time.monotonic() - begun
-        sys.stdout.write(
-            f"{suite.name:12} {share:6.1%} (wanted {suite.wanted:.0%}) {took_s:.0f} s\n"
-        )
-        for text in wrong[: args.show]:
-            sys.stdout.write(f"{text}\n\n")
-        sys.stdout.flush()
+    with _generating(args.model) as generate:
+        for suite in SUITES:
+            if not args.suite or suite.name in args.suite:
+                _print_score(suite, generate, tokenizer, args)
+
+
+def _print_score(
+    suite: Suite, generate: Generate, tokenizer: Any, args: argparse.Namespace
+) -> None:
+    begun = time.monotonic()
+    share, wrong = score(suite, generate, tokenizer, seed=args.seed, num_samples=args.num)
+    took_s = time.monotonic() - begun
+    sys.stdout.write(f"{suite.name:12} {share:6.1%} (wanted {suite.wanted:.0%}) {took_s:.0f} s\n")
+    for text in wrong[: args.show]:
+        sys.stdout.write(f"{text}\n\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

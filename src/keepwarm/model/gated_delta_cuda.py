@@ -14,6 +14,7 @@ import mlx.core as mx
 LANES = 8  # threads that share one row of the state
 THREADS = 128  # in a block, so 16 rows
 TILE_FLOATS = 4096  # of keys (and as many of queries) in shared memory at a time
+MAX_TILE = 64  # tokens; with more, the values of small heads would not fit beside them
 
 _SOURCE = """
     constexpr int ROWS = THREADS / LANES;
@@ -163,7 +164,7 @@ def run(
             ("Hv", num_heads),
             ("LANES", LANES),
             ("THREADS", THREADS),
-            ("TILE", TILE_FLOATS // key_dim // (2 if is_vector else 1)),
+            ("TILE", min(MAX_TILE, TILE_FLOATS // key_dim // (2 if is_vector else 1))),
             ("IS_VECTOR", is_vector),
         ],
         grid=(-(-value_dim // rows) * THREADS, batch * num_heads, 1),
