@@ -12,13 +12,14 @@ import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
+from tokenizers import Tokenizer
 
 from keepwarm.engine.engine import Engine
 from keepwarm.engine.request import Request
 from keepwarm.errors import BadInput
 from keepwarm.model import loader, names
 from keepwarm.model.loader import load, model_loader
-from keepwarm.model.names import weights_bytes
+from keepwarm.model.names import built_in_folder, weights_bytes
 from keepwarm.prompt.boundaries import Prompt
 from tests.architectures.zoo import ARCHITECTURES
 from tests.compat.serving import save_small_model
@@ -191,3 +192,11 @@ def flat(model: Any) -> dict[str, mx.array]:
 
 def same(one: dict[str, mx.array], other: dict[str, mx.array]) -> bool:
     return one.keys() == other.keys() and all(bool(mx.all(one[k] == other[k])) for k in one)
+
+
+def test_built_in_tokenizer_splits_as_its_file_says() -> None:
+    """transformers goes by the type of the model, and would split as Qwen's tokenizer does."""
+    _, tokenizer = load()
+    file = Tokenizer.from_file(str(built_in_folder() / "tokenizer.json"))
+    for text in ("Your dog is called Bramble.", "the north door", "K7-42, or 3 lamps?\n\nYes: no"):
+        assert tokenizer.encode(text) == file.encode(text, add_special_tokens=False).ids

@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm
 from mlx.utils import tree_flatten, tree_map_with_path
+from transformers import PretrainedConfig
 
 from keepwarm.engine.memory import free_bytes
 from keepwarm.errors import BadInput
@@ -40,9 +41,14 @@ def load(
 
     Raises what mlx-lm raises, and BadInput where there is no built-in model.
     """
+    name = path_or_hf_repo or BUILT_IN
+    tokenizer_config = dict(tokenizer_config or {})
+    if name == BUILT_IN:
+        # By the type of the model transformers would take Qwen's own way of splitting words.
+        tokenizer_config.setdefault("config", PretrainedConfig())
     model, *rest = mlx_lm.load(
-        source_of(path_or_hf_repo or BUILT_IN),
-        tokenizer_config=tokenizer_config or {},
+        source_of(name),
+        tokenizer_config=tokenizer_config,
         model_config=model_config,
         adapter_path=adapter_path,
         lazy=True,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mlx_lm.tokenizer_utils import load as load_wrapped
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PretrainedConfig
 
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.parse import parse_reply
@@ -26,12 +26,12 @@ from tests.prompt.test_shared_templates import LOOPS, SCENARIOS, WITH_TOOLS, wor
 
 @functools.cache
 def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(FOLDER)
+    return AutoTokenizer.from_pretrained(FOLDER, config=PretrainedConfig())
 
 
 @functools.cache
 def wrapped() -> Any:
-    return load_wrapped(FOLDER)
+    return load_wrapped(FOLDER, {"config": PretrainedConfig()})
 
 
 def samples(kind: str, num: int = 25) -> list[Sample]:
