@@ -202,7 +202,7 @@ def test_is_what_mlx_lm_calls_once_installed(monkeypatch: pytest.MonkeyPatch) ->
     original: Callable[..., object]
     with speedups.mlx_lms_own():
         original = released.gated_delta_ops
-        speedups.install()
+        speedups.install("keepwarm")
         assert released.gated_delta_ops is gated_delta
-        speedups.install("mlx-lm")
+        speedups.uninstall()
         assert released.gated_delta_ops is original

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from keepwarm.model import speedups
+from keepwarm.errors import BadInput
+from keepwarm.model import loader, speedups
 
 from ..architectures.drive import random_tokens
 from ..architectures.zoo import ARCHITECTURES, arrays, leaves
@@ -21,6 +27,7 @@ TOLERANCE = 2e-4
 @pytest.fixture(autouse=True)
 def installed_afterwards() -> object:
     yield
+    speedups.uninstall()
     speedups.install()
 
 
@@ -62,19 +69,108 @@ def test_each_takes_the_arguments_of_what_it_replaces(entry: speedups.Replacemen
     assert list(ours.parameters) == list(theirs.parameters)
 
 
+def is_installed(entry: speedups.Replacement) -> bool:
+    home, name = entry.home()
+    return getattr(home, name) is entry.function()
+
+
 def test_nothing_is_replaced_where_metal_is() -> None:
-    homes = [(entry, *entry.home()) for entry in speedups.REPLACEMENTS]
+    speedups.uninstall()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(speedups.mx.metal, "is_available", lambda: True)
-        speedups.install()
-    assert not any(getattr(home, name) is entry.function() for entry, home, name in homes)
-    speedups.install()
-    assert all(getattr(home, name) is entry.function() for entry, home, name in homes)
+        speedups.install("keepwarm")
+        speedups.install("mlx-lm")  # the same there
+    assert not any(map(is_installed, speedups.REPLACEMENTS))
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="nothing is replaced where Metal is")
+def test_all_that_is_wanted_is_replaced_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    speedups.uninstall()
+    speedups.install("keepwarm")
+    wanted = [entry for entry in speedups.REPLACEMENTS if entry.is_wanted()]
+    assert wanted
+    assert all(map(is_installed, wanted))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_the_environment_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    speedups.uninstall()
     monkeypatch.setenv(speedups.ENV, "mlx-lm")
     speedups.install()
-    entry = speedups.REPLACEMENTS[0]
-    home, name = entry.home()
-    assert getattr(home, name) is not entry.function()
+    assert not is_installed(speedups.REPLACEMENTS[0])
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="there is one choice where Metal is")
+@pytest.mark.parametrize(("first", "second"), [("keepwarm", "mlx-lm"), ("mlx-lm", "keepwarm")])
+def test_what_runs_stays_and_a_load_that_asks_for_another_is_told(first: str, second: str) -> None:
+    speedups.uninstall()
+    speedups.install(first)
+    before = [is_installed(entry) for entry in speedups.REPLACEMENTS]
+    with pytest.raises(BadInput, match=f"kernels of {first} .* those of {second}, start another"):
+        loader.prepared(ARCHITECTURES["llama"].build(), kernels=second)
+    for same in (first, None):  # who does not care gets what runs
+        loader.prepared(ARCHITECTURES["llama"].build(), kernels=same)
+    assert [is_installed(entry) for entry in speedups.REPLACEMENTS] == before
+    assert before[0] is (first == "keepwarm")
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="nothing is replaced where Metal is")
+@pytest.mark.parametrize("gone", ["rwkv7.Rwkv7TimeMixing._wkv7", "gated_delta.gated_delta_ops"])
+def test_what_mlx_lm_renamed_is_skipped_with_a_warning(
+    gone: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    speedups.uninstall()
+    monkeypatch.delattr(f"mlx_lm.models.{gone}")
+    loader.prepared(ARCHITECTURES["llama"].build(), kernels="keepwarm")
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert warning.endswith(f": mlx_lm.models.{gone}")
+    others = [e for e in speedups.REPLACEMENTS if e.is_wanted() and gone not in str(e)]
+    assert all(map(is_installed, others))
+    speedups.uninstall()
+    assert not any(map(is_installed, others))
+
+
+# Whether MLX compiles: before, with ours, after, and with mlx-lm's for a while in between.
+COMPILING = """
+import mlx.core as mx
+from keepwarm.model import speedups
+num_traced = 0
+
+@mx.compile
+def traced(x):
+    global num_traced
+    num_traced += 1
+    return x
+
+def say(length):
+    before = num_traced
+    traced(mx.ones(length)), traced(mx.ones(length))
+    print(num_traced - before == 1)
+
+say(1)
+speedups.install("keepwarm")
+say(2)
+with speedups.mlx_lms_own():
+    say(3)
+say(4)
+speedups.uninstall()
+say(5)
+"""
+
+
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="elsewhere MLX compiles as it did")
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [(None, "True False True False True"), ("1", "False False False False False")],
+)
+def test_mlx_compiles_again_afterwards_unless_it_did_not_before(
+    variable: str | None, expected: str
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    env.pop("MLX_DISABLE_COMPILE", None)
+    if variable is not None:
+        env["MLX_DISABLE_COMPILE"] = variable
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILING], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == expected.split(), done.stderr

@@ -3,8 +3,8 @@ undone.
 
 mlx-lm has kernels for Metal and loops over tokens elsewhere; on a CPU, MLX computes some operations
 number by number. REPLACEMENTS names each such function and ours. Off with `--kernels mlx-lm`
-(`KEEPWARM_KERNELS=mlx-lm`). For reading only: `uninstall()` before training in the same process.
-On the thread that loads models, before the first of them runs.
+(`KEEPWARM_KERNELS=mlx-lm`). One choice for the whole process: states that a running engine keeps were
+computed with it. For reading only: `uninstall()` before training in the same process. Any thread.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from operator import attrgetter
+from threading import RLock
 from typing import Any
 
 import mlx.core as mx
@@ -90,46 +91,106 @@ REPLACEMENTS = (
     _mlx("fast.scaled_dot_product_attention"),
 )
 
-_originals: dict[Replacement, Any] = {}
+_lock = RLock()  # engines load their models on threads of their own
+
+
+@dataclass(slots=True)
+class _Process:
+    """What this process computes with."""
+
+    kernels: str | None = None  # one of KERNELS, since the first model was prepared
+    originals: dict[Replacement, Any] = field(default_factory=dict)
+    has_stopped_compiling: bool = False
+
+
+_process = _Process()
 
 
 def install(kernels: str | None = None) -> None:
-    """Replaces what is to be replaced on this machine; once more does nothing. `kernels` is one
-    of KERNELS, the environment's choice if None. Mutates the modules of MLX and mlx-lm; raises BadInput."""
-    kernels = kernels or os.environ.get(ENV) or KERNELS[0]
+    """Replaces what is to be replaced on this machine, before the first model runs; after that the
+    same choice does nothing. `kernels` is one of KERNELS; if None, what runs already, else the
+    environment's choice. Mutates the modules of MLX and mlx-lm.
+
+    Raises BadInput, also for a choice other than what runs: that would change the bits of running
+    engines below the states they keep.
+    """
+    with _lock:
+        wanted = _meant(kernels or _process.kernels or os.environ.get(ENV) or KERNELS[0])
+        if _process.kernels is None:
+            if wanted == "keepwarm":
+                _replace()
+            _process.kernels = wanted
+        elif wanted != _process.kernels:
+            raise BadInput(
+                f"this process computes with the kernels of {_process.kernels} since its first"
+                f" model was loaded; for those of {wanted}, start another process"
+            )
+
+
+def _meant(kernels: str) -> str:
+    """Where Metal is, mlx-lm's are the only ones, whatever is asked for."""
     if kernels not in KERNELS:
         raise BadInput(f"kernels are {' or '.join(KERNELS)}, not {kernels!r}")
-    if kernels != "keepwarm" or mx.metal.is_available():
-        uninstall()
-        return
-    if mx.default_device() == mx.cpu:
+    return "mlx-lm" if mx.metal.is_available() else kernels
+
+
+def _replace() -> None:
+    found, missing = [], []
+    for replacement in filter(Replacement.is_wanted, REPLACEMENTS):
+        try:
+            ours = replacement.function()  # imported first: it keeps what it falls back to
+            home, name = replacement.home()
+            found.append((replacement, home, name, getattr(home, name), ours))
+        except (ImportError, AttributeError):
+            missing.append(str(replacement))
+    for replacement, home, name, original, ours in found:
+        _process.originals[replacement] = original
+        setattr(home, name, ours)
+    if missing:
+        log.warning("not replaced, as this mlx-lm or MLX has it not: %s", ", ".join(missing))
+    log.debug("replaced: %s", ", ".join(map(str, _process.originals)))
+    if mx.default_device() == mx.cpu and _compiles():
         # Where there is a C++ compiler, mlx starts it for each compiled function: nearly a
         # second each, while the first request waits.
         mx.disable_compile()
-    for replacement in REPLACEMENTS:
-        if replacement not in _originals and replacement.is_wanted():
-            ours = replacement.function()  # imported first: it keeps what it falls back to
-            home, name = replacement.home()
-            _originals[replacement] = getattr(home, name)
-            setattr(home, name, ours)
-    log.debug("replaced: %s", ", ".join(map(str, _originals)))
+        _process.has_stopped_compiling = True
+
+
+def _compiles() -> bool:
+    """Whether MLX compiles functions now; it has no way to ask. Nothing is evaluated."""
+    calls: list[None] = []
+
+    def traced(x: mx.array) -> mx.array:
+        calls.append(None)
+        return x
+
+    compiled, one = mx.compile(traced), mx.array(1)
+    compiled(one)
+    compiled(one)
+    return len(calls) == 1
 
 
 def uninstall() -> None:
-    """Puts all back as it was released. Mutates the modules of MLX and mlx-lm."""
-    while _originals:
-        replacement, original = _originals.popitem()
-        home, name = replacement.home()
-        setattr(home, name, original)
+    """Puts all back as it was, also for models that run; `install` may then choose anew. Mutates
+    the modules of MLX and mlx-lm."""
+    with _lock:
+        while _process.originals:
+            replacement, original = _process.originals.popitem()
+            home, name = replacement.home()
+            setattr(home, name, original)
+        if _process.has_stopped_compiling:
+            mx.enable_compile()
+        _process.kernels, _process.has_stopped_compiling = None, False
 
 
 @contextmanager
 def mlx_lms_own() -> Iterator[None]:
     """As released for a while: what ours is compared with."""
-    was_installed = bool(_originals)
+    before = _process.kernels
     uninstall()
     try:
         yield
     finally:
-        if was_installed:
-            install("keepwarm")
+        uninstall()
+        if before is not None:
+            install(before)
