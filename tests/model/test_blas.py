@@ -109,6 +109,72 @@ def test_the_import_is_watched_once() -> None:
     assert run(f"import sys, keepwarm\n{count}import mlx.core\n{count}")[0].split() == ["1", "0"]
 
 
+def test_the_watch_outlives_a_look_for_the_module() -> None:
+    need("auto")
+    look = "import keepwarm, importlib.util\nassert importlib.util.find_spec('mlx.core')\n"
+    assert blas.is_fast(Path(run(2 * look + AFTER)[0]))
+
+
+def test_the_watch_outlives_an_import_that_fails() -> None:
+    need("auto")
+    fail = """
+import sys, keepwarm
+from importlib.machinery import ExtensionFileLoader as Loader
+run, Loader.exec_module = Loader.exec_module, None
+try:
+    import mlx.core
+except TypeError:
+    Loader.exec_module = run
+assert "mlx.core" not in sys.modules
+"""
+    assert blas.is_fast(Path(run(fail + AFTER)[0]))
+
+
+def test_names_of_mapped_files_need_be_no_text(tmp_path: Path) -> None:
+    need("auto")
+    file = os.fsencode(tmp_path) + b"/caf\xe9\r\x85.bin"
+    map_it = f"""
+import mmap
+with open({file!r}, "w+b") as file:
+    file.write(bytes(4096))
+    file.flush()
+    mapped = mmap.mmap(file.fileno(), 4096)
+import keepwarm
+"""
+    assert blas.is_fast(Path(run(map_it + AFTER)[0]))
+
+
+@pytest.mark.parametrize("first", ["keepwarm, mlx.core", "mlx.core, keepwarm"])
+def test_whatever_goes_wrong_is_a_warning_and_mlx_is_imported(first: str) -> None:
+    script = f"""
+from keepwarm.model import blas
+def in_use(mlx):
+    raise KeyError("a fault of ours")
+blas.in_use = in_use
+import sys
+for name in ("keepwarm", "keepwarm.model.backend"):
+    del sys.modules[name]
+sys.meta_path = [finder for finder in sys.meta_path if type(finder).__name__ != "_After"]
+import {first}
+print(mlx.core.array(1).item())
+"""
+    out, err = run(script)
+    assert out == "1"
+    assert err == "BLAS: MLX's own, which is slow: 'a fault of ours'\n"
+
+
+def test_tables_are_found_where_the_loader_leaves_offsets_in_them() -> None:
+    """As musl does: the tables of this process, with the base taken off again."""
+    tables = blas._LinkMap.from_address(blas._link_map(MLX))
+    expected = blas._dynamic(tables)
+    entries = (blas._Dynamic * 64)()
+    for i, (tag, value) in enumerate(expected.items()):
+        is_pointer = tag in (blas._DT_STRTAB, blas._DT_SYMTAB, blas._DT_JMPREL)
+        entries[i] = blas._Dynamic(tag, value - (tables.base if is_pointer else 0))
+    raw = blas._LinkMap(tables.base, tables.name, ctypes.addressof(entries))
+    assert blas._dynamic(raw) == expected
+
+
 def test_what_is_not_there_is_warned_of_once_with_the_way_to_get_it() -> None:
     script = "import keepwarm, mlx.core, mlx.nn" + AFTER
     out, err = run(script, "nowhere.so")
@@ -169,22 +235,55 @@ def test_the_variable_is_no_unknown_setting() -> None:
 
 
 COUNT = """
-import ctypes, keepwarm, mlx.core
+import ctypes, os, keepwarm, mlx.core
 from keepwarm.model import blas
-library = blas.open_library("auto")
-names = ("openblas_get_num_threads", "scipy_openblas_get_num_threads", "MKL_Get_Max_Threads")
+library = blas.open_library(os.environ["KEEPWARM_BLAS"])
+names = ("openblas_get_num_threads", "scipy_openblas_get_num_threads", "MKL_Get_Max_Threads",
+    "bli_thread_get_num_threads")
 print(next(getattr(library, name)() for name in names if hasattr(library, name)))
 """
+VARIABLES = {
+    "scipy-openblas32": "OPENBLAS_NUM_THREADS",
+    "openblas": "OPENBLAS_NUM_THREADS",
+    "mkl": "MKL_NUM_THREADS",
+    "blis": "BLIS_NUM_THREADS",
+}
 
 
-@pytest.mark.skipif(blas.open_library("auto") is None, reason="no fast BLAS here")
+@pytest.mark.parametrize("choice", VARIABLES)
 def test_one_core_is_left_for_others_unless_the_environment_counts(
-    monkeypatch: pytest.MonkeyPatch,
+    choice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    need(choice)
+    for name in (*VARIABLES.values(), "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert run(COUNT)[0] == str(max(1, blas.num_cores() - 1))
+    for name in set(VARIABLES.values()) - {VARIABLES[choice]}:
+        monkeypatch.setenv(name, "2")  # not meant for this one
+    assert run(COUNT, choice)[0] == str(max(1, blas.num_cores() - 1))
     if blas.num_cores() > 1:
-        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
-        monkeypatch.setenv("MKL_NUM_THREADS", "2")
-        assert run(COUNT)[0] == "2"
+        for name in ("OMP_NUM_THREADS", VARIABLES[choice]):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, "2")
+                assert run(COUNT, choice)[0] == "2"
+
+
+class Told:
+    """A library of which only the setter is there."""
+
+    def __init__(self, setter: str) -> None:
+        self.counts: list[int] = []
+        setattr(self, setter, lambda count: self.counts.append(count.value))
+
+
+@pytest.mark.parametrize("setter", blas._SET_THREADS)
+def test_each_library_is_told_in_its_own_way(setter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = blas._SET_THREADS[setter]
+    for name in (*VARIABLES.values(), "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    told = Told(setter)
+    blas.limit_threads(told, 3)
+    for name in (variable, "OMP_NUM_THREADS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "2")
+            blas.limit_threads(told, 5)
+    assert told.counts == [3]

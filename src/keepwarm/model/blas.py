@@ -29,13 +29,19 @@ _SYSTEM = {
 }
 INSTALL = "pip install scipy-openblas32 (or apt install libopenblas0, dnf install openblas-threads)"
 
-# How each is told its number of threads; MKL takes a pointer under that name in lower case.
-_SET_THREADS = ("openblas_set_num_threads", "scipy_openblas_set_num_threads", "MKL_Set_Num_Threads")
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+# How each is told its number of threads, and the variable of its own that tells it, besides that
+# of OpenMP. MKL takes a pointer under that name in lower case; BLIS is for one thread until told.
+_SET_THREADS = {
+    "openblas_set_num_threads": "OPENBLAS_NUM_THREADS",
+    "scipy_openblas_set_num_threads": "OPENBLAS_NUM_THREADS",
+    "MKL_Set_Num_Threads": "MKL_NUM_THREADS",
+    "bli_thread_set_num_threads": "BLIS_NUM_THREADS",
+}
 
 # From <elf.h> and <dlfcn.h>; the same on x86-64 and AArch64.
 _DT_NULL, _DT_PLTRELSZ, _DT_STRTAB, _DT_SYMTAB, _DT_PLTREL, _DT_JMPREL = 0, 2, 5, 6, 20, 23
 _DT_RELA = 7
+_POINTERS = (_DT_STRTAB, _DT_SYMTAB, _DT_JMPREL)
 _RTLD_DI_LINKMAP = 2
 _SYMBOL_BYTES = 24
 
@@ -112,14 +118,13 @@ def use(library: ctypes.CDLL, mlx: Path) -> None:
 
 
 def limit_threads(library: ctypes.CDLL, count: int) -> None:
-    """At most so many, unless the environment says how many. A thread that waits for a core which
-    another process has makes a small product take fifty times as long."""
-    if any(os.environ.get(name) for name in _THREAD_VARIABLES):
-        return
-    for name in _SET_THREADS:
+    """So many, unless the environment says how many. A thread that waits for a core which another
+    process has makes a small product take fifty times as long."""
+    for name, variable in _SET_THREADS.items():
         setter = getattr(library, name, None)
         if setter is not None:
-            setter(ctypes.c_int(count))
+            if not (os.environ.get(variable) or os.environ.get("OMP_NUM_THREADS")):
+                setter(ctypes.c_int64(count))  # an int is its lower half, where arguments are
             return
 
 
@@ -200,19 +205,24 @@ def _link_map(mlx: Path) -> int:
 
 
 def _dynamic(tables: _LinkMap) -> dict[int, int]:
+    """The entries by tag. glibc has added the base to what points somewhere; musl leaves the file's
+    own offsets, which are smaller than any base."""
     values: dict[int, int] = {}
     address = tables.dynamic
     while (entry := _Dynamic.from_address(address)).tag != _DT_NULL:
-        values[entry.tag] = entry.value
+        is_offset = entry.tag in _POINTERS and entry.value < tables.base
+        values[entry.tag] = entry.value + (tables.base if is_offset else 0)
         address += ctypes.sizeof(_Dynamic)
     return values
 
 
 def _is_writable(address: int) -> bool:
     """A library linked with `-z now` has its slots sealed: to write there would end the process."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        span, rights = line.split()[:2]
-        start, end = (int(part, 16) for part in span.split("-"))
-        if start <= address < end:
-            return "w" in rights
+    # Bytes: the names of files in it need be no text.
+    for line in Path("/proc/self/maps").read_bytes().split(b"\n"):
+        if line:
+            span, rights = line.split(maxsplit=2)[:2]
+            start, end = (int(part, 16) for part in span.split(b"-"))
+            if start <= address < end:
+                return b"w" in rights
     return False

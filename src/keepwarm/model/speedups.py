@@ -3,7 +3,7 @@ undone.
 
 mlx-lm has kernels for Metal and loops over tokens elsewhere; on a CPU, MLX computes some operations
 number by number. REPLACEMENTS names each such function and ours. Off with `--kernels mlx-lm`
-(`KEEPWARM_KERNELS=mlx-lm`). One choice for the whole process: states that a running engine keeps were
+(`KEEPWARM_KERNELS=mlx-lm`). One choice for the whole process: what a running engine keeps was
 computed with it. For reading only: `uninstall()` before training in the same process. Any thread.
 """
 
