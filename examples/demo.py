@@ -43,9 +43,9 @@ def main() -> None:
     system = "You are the night porter of a hotel.\n" + guest_list()
     session = Session(model, tokenizer, cache=cache, system=system)
     show(session, "Which room is Greta in?")
-    show(session, "What is the name of her dog? I mean Greta's dog.")
+    show(session, "What is the name of Greta's dog?")
     show(session, "Where does Pablo live?")
-    show(session, "My name is Kim and my suitcase is green.")
+    show(session, "My suitcase is green.")
     show(session, "What colour is my suitcase?")
     print("--- the third question is edited")
     session.messages = session.messages[:5]

@@ -121,7 +121,7 @@ def score(
 
 
 @contextmanager
-def _generating(folder: Path) -> Iterator[Generate]:
+def generating(folder: Path) -> Iterator[Generate]:
     """Greedy replies by keepwarm's own engine, many at a time."""
     from keepwarm import Engine, Prompt, Request
     from keepwarm import load as load_model
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="how many wrong replies to print")
     args = parser.parse_args()
     tokenizer = load(args.model)
-    with _generating(args.model) as generate:
+    with generating(args.model) as generate:
         for suite in SUITES:
             if not args.suite or suite.name in args.suite:
                 _print_score(suite, generate, tokenizer, args)
