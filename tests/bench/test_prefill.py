@@ -11,11 +11,14 @@ import mlx.core as mx
 import pytest
 from rich.console import Console
 
-from keepwarm.bench.prefill import Plan, measure, peers, speed, table
+from keepwarm.bench import worker
+from keepwarm.bench.prefill import OURS, Plan, measure, peers, speed, table
 from keepwarm.bench.report import Report, spread
 from keepwarm.bench.workers import System, Worker, WorkerFailed
 from keepwarm.cli.main import main
-from keepwarm.model import names
+from keepwarm.model import blas, names
+from tests.architectures.drive import random_tokens
+from tests.architectures.zoo import ARCHITECTURES
 
 
 def row(system: str, setting: str, *ttft_s: float) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def test_table_says_how_many_times_faster_keepwarm_is() -> None:
 
 def test_blas_and_dtype_are_compared_where_they_are_ours_to_choose() -> None:
     alike, as_it_comes = peers({"device": "cpu", "dtype": "float32"})
-    assert "KEEPWARM_BLAS" not in alike.env
+    assert alike.env["KEEPWARM_BLAS"] == OURS.env["KEEPWARM_BLAS"]
     assert alike.job == {"dtype": "float32"}
     assert as_it_comes.env["KEEPWARM_BLAS"] == "off"
     assert not as_it_comes.job
@@ -56,6 +59,9 @@ def test_blas_and_dtype_are_compared_where_they_are_ours_to_choose() -> None:
 @pytest.mark.skipif(mx.default_device() != mx.cpu, reason="BLAS is compared on a CPU")
 def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_DISABLE_COMPILE", "1")
+    # What the caller has chosen is of no account.
+    monkeypatch.setenv("KEEPWARM_KERNELS", "no-such")
+    monkeypatch.setenv("KEEPWARM_BLAS", "off")
     words: list[str] = []
     report = measure(Plan(None, "qwen3_5-small", [24], 2), words.append)
     written = json.loads(report.as_json())
@@ -67,6 +73,9 @@ def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPat
         ("mlx-lm", "same BLAS, dtype", "float32"),
         ("mlx-lm", "default", "bfloat16"),
     ]
+    assert written["rows"][0]["blas"] == written["rows"][1]["blas"]
+    if blas.open_library("auto") is not None:
+        assert written["rows"][0]["blas"] != written["rows"][2]["blas"]
     for one in written["rows"]:
         assert (one["prompt_tokens"], one["cached_tokens"], one["prefilled_tokens"]) == (24, 0, 24)
         assert len(one["ttft_s"]) == 2
@@ -74,6 +83,23 @@ def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPat
     turns = words[1:]
     assert len(turns) == 3 * len(systems)
     assert turns[0] != turns[len(systems)], "each is first once"
+
+
+@pytest.mark.parametrize("system", worker._SYSTEMS)
+def test_each_system_reads_the_prompt_and_begins_no_reply(
+    system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ARCHITECTURES["llama"].build()
+    call, called = type(model).__call__, []
+
+    def counting(self: Any, tokens: mx.array, *args: Any, **more: Any) -> Any:
+        called.append(tokens.size)
+        return call(self, tokens, *args, **more)
+
+    monkeypatch.setattr(type(model), "__call__", counting)
+    _, read = worker._SYSTEMS[system]
+    assert read(model, random_tokens(24, 0)) == 0
+    assert sum(called) == 24
 
 
 def test_system_that_cannot_run_says_why() -> None:

@@ -18,8 +18,10 @@ from keepwarm.bench.workers import System, Worker
 
 _MAX_ID = 1000  # random tokens are below: every vocabulary has as many
 
-_PLAIN = {"KEEPWARM_KERNELS": "mlx-lm"}
-OURS = System("keepwarm", "default")
+# All that is chosen by the environment, so that nothing comes from that of the caller.
+_DEFAULT = {"KEEPWARM_KERNELS": "keepwarm", "KEEPWARM_BLAS": "auto"}
+_PLAIN = _DEFAULT | {"KEEPWARM_KERNELS": "mlx-lm"}
+OURS = System("keepwarm", "default", _DEFAULT)
 
 Progress = Callable[[str], None]  # called before each measurement
 

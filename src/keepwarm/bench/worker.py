@@ -78,8 +78,10 @@ def _make_mlx_lm(job: dict[str, Any]) -> Any:
 
 
 def _read_mlx_lm(model: Any, tokens: list[int]) -> int:
-    """Its generator, in its own chunks."""
-    next(generate_step(mx.array(tokens), model, max_tokens=1))
+    """Its generator, in its own chunks. With max_tokens=0 it computes the first token and ends;
+    before it gives one away, it has begun the next."""
+    for _ in generate_step(mx.array(tokens), model, max_tokens=0):
+        pass
     return 0
 
 
