@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,40 @@ def test_what_cannot_be_answered_is_one_line_and_a_status(
     assert shown.err.startswith("keepwarm: ")
     assert words in shown.err
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_question_that_is_no_text_is_one_line(
+    locale: dict[str, str], folder: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        command(str(folder)), input=b"caf\xe9\n", env=environment(tmp_path, **locale),
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"keepwarm: the question is no text in UTF-8\n"
+
+
+def test_input_that_is_closed_holds_no_question(folder: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {shlex.join(command(str(folder)))} <&-"], env=environment(tmp_path),
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no question" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_person_whose_answer_goes_to_a_file_is_told_how_to_end_the_question(
+    folder: Path, tmp_path: Path
+) -> None:
+    words = shlex.join(command(str(folder), "--max-tokens", "5"))
+    args = ["sh", "-c", f"exec {words} > {shlex.quote(str(tmp_path / 'answer'))}"]
+    with terminal(args, environment(tmp_path)) as chat:
+        chat.wait_for("the question is read until Ctrl-D\n")
+        chat.type("w10 w11\r\x04")
+        assert chat.status() == 0
+    assert len((tmp_path / "answer").read_text().split()) == 5
 
 
 def test_reply_that_says_nothing_is_a_failure(

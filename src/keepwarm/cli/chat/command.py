@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from keepwarm.cli.flags import add_flags, config_of
 from keepwarm.config import Config
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     BadInput."""
     config = config_of(args)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    is_terminal = _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
     question = "" if is_terminal else _question()
     with _running_engine(config) as engine:
         conversation = _conversation(engine, config, args.system, args.thinking)
@@ -82,8 +82,21 @@ def run(args: argparse.Namespace) -> int:
         return _answer(conversation, question)
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """A stream that was closed before Python began is None."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
 def _question() -> str:
-    question = sys.stdin.read().strip()
+    if _is_terminal(sys.stdin):
+        print("keepwarm: the question is read until Ctrl-D", file=sys.stderr)
+    try:
+        question = "" if sys.stdin is None or sys.stdin.closed else sys.stdin.read().strip()
+        question.encode()  # under some locales Python lets pass what it cannot decode
+    except UnicodeError as error:
+        raise BadInput("the question is no text in UTF-8") from error
+    except OSError as error:
+        raise BadInput(f"cannot read the question: {error}") from error
     if not question:
         raise BadInput("there is no question; write one to the standard input")
     return question
