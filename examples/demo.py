@@ -45,15 +45,15 @@ def main() -> None:
     show(session, "Which room is Greta in?")
     show(session, "What is the name of Greta's dog?")
     show(session, "Where does Pablo live?")
-    show(session, "My suitcase is green.")
-    show(session, "What colour is my suitcase?")
+    show(session, "My car is red.")
+    show(session, "What colour is my car?")
     print("--- the third question is edited")
     session.messages = session.messages[:5]
     show(session, "Where does Wanda live?")
     print("--- somebody else comes to the desk")
     other = Session(model, tokenizer, cache=cache, system=system)
     show(other, "Which room is Olga in?")
-    show(other, "What colour is my suitcase?")
+    show(other, "What colour is my car?")
     held = cache.stats()
     print(f"held: {held.rows_bytes:,} bytes of rows, {held.snapshot_bytes:,} of snapshots")
 
