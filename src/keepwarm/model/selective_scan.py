@@ -16,6 +16,7 @@ from mlx_lm.models.activations import swiglu
 from keepwarm.model.linear_recurrence import diagonal_scan
 
 # Elements of a block of states: what stays in a CPU's cache, and what a GPU spares without a thought.
+# Some four blocks are in memory at a time, whatever the length.
 CPU_BLOCK_SIZE = 2**18
 GPU_BLOCK_SIZE = 2**26
 
@@ -80,11 +81,14 @@ def selective_scan(
     else:
         state = state.astype(mx.float32).swapaxes(1, 2)
     block_len = _block_len(state.size)
-    ys = []
+    ys: list[mx.array] = []
     for start in range(0, length, block_len):
         block = slice(start, start + block_len)
-        decays = _exp(delta[:, block, None, :] * rates)
-        updates = (delta[:, block] * x[:, block])[:, :, None, :] * b[:, block, :, None]
+        steps = delta[:, block]
+        if ys:  # else MLX makes room for all blocks before the first is done
+            steps = mx.depends(steps, mx.stop_gradient(ys[-1]))
+        decays = _exp(steps[:, :, None, :] * rates)
+        updates = (steps * x[:, block])[:, :, None, :] * b[:, block, :, None]
         states, state = diagonal_scan(decays, updates, state)
         ys.append((c[:, block, None, :] @ states).squeeze(2))
     y = mx.concatenate(ys, axis=1) + d * x
