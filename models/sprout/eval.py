@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -101,23 +101,33 @@ def is_right_text(sample: Sample, text: str) -> bool:
 Generate = Callable[[Sequence[Sequence[int]]], Iterable[str]]
 
 
-def score(
-    suite: Suite, generate: Generate, tokenizer: Any, **kwargs: Any
-) -> tuple[float, list[str]]:
-    """The share of right replies, and the wrong ones with what was wanted."""
+@dataclass(frozen=True)
+class Score:
+    """`right` counts replies that hold what was asked for and keep every rule of their
+    conversation, `held` those that hold it."""
+
+    right: float
+    held: float
+    wrong: list[str]  # with what was wanted
+
+
+def score(suite: Suite, generate: Generate, tokenizer: Any, **kwargs: Any) -> Score:
+    """How many of a suite's replies are right."""
     samples = held_out(suite, **kwargs)
     prompts = [prompt_ids(sample, tokenizer).tolist() for sample in samples]
-    wrong = []
+    wrong, num_held = [], 0
     for sample, text in zip(samples, generate(prompts)):
+        without_rules = replace(sample, accepts=replace(sample.accepts, checks=()))
+        num_held += is_right_text(without_rules, text)
         if not is_right_text(sample, text):
-            last, asked = sample.messages[-1], sample.messages[-2]
-            wanted = last["content"] or json.dumps(
-                [c["function"] for c in last.get("tool_calls", ())]
-            )
-            wrong.append(
-                f"asked  {str(asked['content'])[-160:]!r}\nmade   {text!r}\nwanted {wanted!r}"
-            )
-    return 1 - len(wrong) / len(samples), wrong
+            wrong.append(_shown(sample, text))
+    return Score(1 - len(wrong) / len(samples), num_held / len(samples), wrong)
+
+
+def _shown(sample: Sample, text: str) -> str:
+    last, asked = sample.messages[-1], sample.messages[-2]
+    wanted = last["content"] or json.dumps([c["function"] for c in last.get("tool_calls", ())])
+    return f"asked  {str(asked['content'])[-160:]!r}\nmade   {text!r}\nwanted {wanted!r}"
 
 
 @contextmanager
@@ -159,10 +169,13 @@ def _print_score(
     suite: Suite, generate: Generate, tokenizer: Any, args: argparse.Namespace
 ) -> None:
     begun = time.monotonic()
-    share, wrong = score(suite, generate, tokenizer, seed=args.seed, num_samples=args.num)
+    found = score(suite, generate, tokenizer, seed=args.seed, num_samples=args.num)
     took_s = time.monotonic() - begun
-    sys.stdout.write(f"{suite.name:12} {share:6.1%} (wanted {suite.wanted:.0%}) {took_s:.0f} s\n")
-    for text in wrong[: args.show]:
+    held = f", {found.held:.1%} without its rules" if suite.name.startswith("recall") else ""
+    sys.stdout.write(
+        f"{suite.name:12} {found.right:6.1%} (wanted {suite.wanted:.0%}){held}, {took_s:.0f} s\n"
+    )
+    for text in found.wrong[: args.show]:
         sys.stdout.write(f"{text}\n\n")
     sys.stdout.flush()
 

@@ -4,7 +4,7 @@ undone.
 mlx-lm has kernels for Metal and loops over tokens elsewhere; on a CPU, MLX computes some operations
 number by number. REPLACEMENTS names each such function and ours. Off with `--kernels mlx-lm`
 (`KEEPWARM_KERNELS=mlx-lm`). One choice for the whole process: what a running engine keeps was
-computed with it. For reading only: `uninstall()` before training in the same process. Any thread.
+computed with it. `uninstall()` puts all back. Any thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _mlx_lm(module: str, name: str, ours: str) -> Replacement:
 
 
 def _mlx(name: str) -> Replacement:
-    """What MLX computes number by number on a CPU. Gradients do not pass through ours."""
+    """What MLX computes number by number on a CPU."""
     return Replacement("mlx.core", name, f"cpu_ops:{name.rpartition('.')[2]}", Where.CPU)
 
 

@@ -184,11 +184,11 @@ def test_score_counts_right_replies() -> None:
     suite = next(suite for suite in SUITES if suite.name == "tool")
     samples = held_out(suite, num_samples=10)
     golds = [spans(s.messages, s.tools, s.is_thinking)[-2][0] for s in samples]
-    share, wrong = score(suite, lambda _: golds, TOKENIZER, num_samples=10)
-    assert (share, wrong) == (1.0, [])
+    found = score(suite, lambda _: golds, TOKENIZER, num_samples=10)
+    assert (found.right, found.wrong) == (1.0, [])
     half = [*golds[:5], *(["Hello.\n</think>\n\nHello."] * 5)]
-    share, wrong = score(suite, lambda _: half, TOKENIZER, num_samples=10)
-    assert (share, len(wrong)) == (0.5, 5)
+    found = score(suite, lambda _: half, TOKENIZER, num_samples=10)
+    assert (found.right, len(found.wrong)) == (0.5, 5)
 
 
 def test_suites_have_the_distance_they_name() -> None:

@@ -23,5 +23,5 @@ def generate() -> Iterator[Generate]:
 
 @pytest.mark.parametrize("suite", SHORT, ids=lambda suite: suite.name)
 def test_held_out_questions_are_answered(suite: Suite, generate: Generate) -> None:
-    share, wrong = score(suite, generate, load(FOLDER), num_samples=NUM_SAMPLES)
-    assert share >= LEAST, "\n\n".join(wrong)
+    found = score(suite, generate, load(FOLDER), num_samples=NUM_SAMPLES)
+    assert found.right >= LEAST, "\n\n".join(found.wrong)
