@@ -8,7 +8,7 @@ from keepwarm.cache.placement import Placement
 from keepwarm.cache.store import PrefixCache
 from keepwarm.config import Config, Percent
 from keepwarm.engine.engine import Engine
-from keepwarm.engine.memory import free_bytes
+from keepwarm.machine import free_bytes
 from keepwarm.model.caches import cache_maker
 from keepwarm.model.loader import model_loader
 

@@ -27,13 +27,14 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.core import Core
 from keepwarm.engine.grammar import Guides
 from keepwarm.engine.limits import Limits
-from keepwarm.engine.memory import Footprint, free_bytes
+from keepwarm.engine.memory import Footprint
 from keepwarm.engine.request import EngineSettings, Request
 from keepwarm.engine.room import Room
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
 from keepwarm.events import Done, Event, Failed, Result, Stream
+from keepwarm.machine import free_bytes
 from keepwarm.prompt.boundaries import Prompt
 
 log = logging.getLogger("keepwarm.engine")

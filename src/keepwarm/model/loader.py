@@ -13,8 +13,8 @@ import mlx_lm
 from mlx.utils import tree_flatten, tree_map_with_path
 from transformers import PretrainedConfig
 
-from keepwarm.engine.memory import free_bytes
 from keepwarm.errors import BadInput
+from keepwarm.machine import free_bytes
 from keepwarm.model import speedups
 from keepwarm.model.names import BUILT_IN, DTYPES, source_of
 

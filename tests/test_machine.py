@@ -8,8 +8,8 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from keepwarm.engine import memory
-from keepwarm.engine.memory import free_bytes, rooms
+from keepwarm import machine
+from keepwarm.machine import free_bytes, rooms
 from keepwarm.model.loader import prepared
 from tests.architectures.zoo import ARCHITECTURES
 
@@ -79,11 +79,11 @@ def test_nothing_is_told_where_there_is_no_linux(tmp_path: Path) -> None:
 @pytest.mark.skipif(mx.default_device() != mx.cpu, reason="a GPU has memory of its own")
 def test_free_memory_is_a_share_of_the_smallest_room(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = free_bytes()
-    monkeypatch.setattr(memory, "rooms", list)
+    monkeypatch.setattr(machine, "rooms", list)
     assert whole <= free_bytes()
-    monkeypatch.setattr(memory, "rooms", lambda: [10**20, 1000])
+    monkeypatch.setattr(machine, "rooms", lambda: [10**20, 1000])
     assert free_bytes() == 900
-    monkeypatch.setattr(memory, "rooms", lambda: [0])
+    monkeypatch.setattr(machine, "rooms", lambda: [0])
     assert free_bytes() == 1
 
 
@@ -91,6 +91,6 @@ def test_free_memory_is_a_share_of_the_smallest_room(monkeypatch: pytest.MonkeyP
 def test_weights_are_not_widened_in_a_container_that_is_too_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "rooms", lambda: [1000])
+    monkeypatch.setattr(machine, "rooms", lambda: [1000])
     model = prepared(ARCHITECTURES["llama"].build(mx.bfloat16))
     assert {array.dtype for _, array in tree_flatten(model.parameters())} == {mx.bfloat16}
