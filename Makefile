@@ -23,7 +23,7 @@ STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 .PHONY: help setup test check format slow stress soak gpu demo serve chat clean distclean
 
 help: ## List the targets
-	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for pytest']"
+	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for the command, such as --port 9000']"
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 

@@ -3,7 +3,7 @@
     python examples/demo.py            (or: make demo)
 
 sprout is a hybrid: six of its eight layers keep one state that cannot be cut back. It is given a
-guest list of about a thousand tokens and asked about it; then a question is edited, and a second
+guest list of 700 tokens and asked about it; then a question is edited, and a second
 conversation begins with the same list. Nothing is downloaded.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from random import Random
 
-from keepwarm import Placement, PrefixCache, Session, load
+from keepwarm import PrefixCache, Session, load
 
 GUESTS = (
     "Anna Bruno Carla David Emma Felix Greta Hugo Ingrid Jonas Karin Leo Marta Nils Olga Pablo"
@@ -39,7 +39,7 @@ def guest_list() -> str:
 
 def main() -> None:
     model, tokenizer = load()
-    cache = PrefixCache(model, placement=Placement(min_span=64, prefill_step=512))
+    cache = PrefixCache(model)
     system = "You are the night porter of a hotel.\n" + guest_list()
     session = Session(model, tokenizer, cache=cache, system=system)
     show(session, "Which room is Greta in?")

@@ -22,7 +22,8 @@ def test_flag_goes_before_environment_before_file_before_default(tmp_path: Path)
     env = {"KEEPWARM_MAX_QUEUE": "6", "KEEPWARM_PORT": "7", "OTHER": "x"}
     config = read_config({"port": "8", "max-running": None}, env, file)
     assert (config.port, config.max_queue, config.max_running) == (8, 6, 4)
-    assert config.max_tokens == 16384
+    assert config.default_reply_len == 512  # the built-in model's
+    assert Config(model="other").default_reply_len == 16384
 
 
 # A value other than the default for each setting, as text and as it is read.

@@ -241,9 +241,10 @@ class Config:
         read=read_bytes, metavar="SIZE",
     )  # fmt: skip
 
-    max_tokens: int = _setting(
-        16384, "max-tokens", _REPLY, "of a reply when the request does not say", read=int
-    )
+    max_tokens: int | None = _setting(
+        None, "max-tokens", _REPLY, "of a reply when the request does not say; 16384, and 512 for"
+        " the built-in model, whose answers are short", read=int,
+    )  # fmt: skip
     temperature: float = _setting(
         0.0, "temp", _REPLY, "when the request does not say; 0 takes the likeliest", read=float
     )
@@ -262,7 +263,7 @@ class Config:
             ("shutdown-s", self.shutdown_s >= 0, "at least 0"),
             ("kv-bits", self.kv_bits in (None, 2, 3, 4, 5, 6, 8), "2, 3, 4, 5, 6 or 8"),
             ("kv-group-size", self.kv_group_size in (32, 64, 128), "32, 64 or 128"),
-            ("max-tokens", self.max_tokens > 0, "above 0"),
+            ("max-tokens", self.max_tokens is None or self.max_tokens > 0, "above 0"),
             ("temp", 0 <= self.temperature <= 2, "from 0 to 2"),
             ("top-p", 0 <= self.top_p <= 1, "from 0 to 1"),
             ("min-p", 0 <= self.min_p <= 1, "from 0 to 1"),
@@ -272,6 +273,11 @@ class Config:
         ):
             if not is_good:
                 raise BadInput(f"--{name} must be {wanted}")
+
+    @property
+    def default_reply_len(self) -> int:
+        """Tokens of a reply whose request does not say."""
+        return self.max_tokens or (512 if self.model == BUILT_IN else 16384)
 
     def engine_settings(self) -> EngineSettings:
         """Raises BadInput."""

@@ -183,7 +183,16 @@ def test_model_may_know_fewer_tokens_than_the_tokenizer() -> None:
 def test_blanks_come_to_an_end() -> None:
     guide = GUIDES.guide(any_object())
     guide.accept(token("{"))
-    for _ in range(64):
+    guide.accept(token(" "))
+    assert token(" ") not in allowed(guide)
+    assert token('"') in allowed(guide)
+
+
+def test_a_new_line_may_be_indented_and_that_comes_to_an_end() -> None:
+    guide = GUIDES.guide(any_object())
+    guide.accept(token("{"))
+    guide.accept(token("\n"))
+    for _ in range(32):
         assert token(" ") in allowed(guide)
         guide.accept(token(" "))
     assert token(" ") not in allowed(guide)

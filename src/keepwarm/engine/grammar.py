@@ -26,8 +26,8 @@ MAX_TEXT_LEN = 65_536
 _STACK_BYTES = 256 << 20
 _STACK_LOCK = Lock()
 
-# Without a bound a model can go on with blanks for ever. Deep indentation still fits.
-_JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \n\r\t]{1,64}"}
+# Without a bound a model can go on with blanks for ever: one, or a new line with its indentation.
+_JSON_OPTIONS: Any = {"whitespace_pattern": r" |\r?\n[ \t]{0,32}"}
 _NAMES = {
     GrammarKind.JSON_SCHEMA: "JSON schema",
     GrammarKind.LARK: "Lark grammar",

@@ -112,7 +112,7 @@ def model_loader(
                 kernels=kernels,
             )
         except Exception as error:
-            raise BadInput(f"cannot load {name}: {_first_line(error)}") from error
+            raise BadInput(f"cannot load {name}: {_why(name, error)}") from error
         return model, tokenizer
 
     return load_named
@@ -138,7 +138,7 @@ def _wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
     if 2 * wide_bytes > free_bytes():
         log.info("dtype: as saved; there is no room for float32, which is faster on a CPU")
         return None
-    log.info("dtype: float32, in which a CPU is faster than in %s", narrow[0].dtype)
+    log.info("dtype: float32, in which a CPU is faster than in 16 bits")
     return mx.float32
 
 
@@ -170,6 +170,9 @@ def _read_template(file: Path) -> str:
         raise BadInput(f"cannot read the chat template: {error}") from error
 
 
-def _first_line(error: Exception) -> str:
+def _why(name: str, error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    line = lines[0].removeprefix("Got: ") if lines else type(error).__name__
+    if Path(source_of(name)).expanduser().is_dir():
+        return line
+    return f"there is no such folder here, and as a repository: {line}"

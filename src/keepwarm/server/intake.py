@@ -151,7 +151,7 @@ class _Shared:
         return tuple(
             Request(
                 prompt=prompt,
-                max_tokens=self.token_limit or self.config.max_tokens,
+                max_tokens=self.token_limit or self.config.default_reply_len,
                 sampling=self._sampling(choice),
                 stop=asked.stop,
                 namespace=self.namespace,

@@ -175,6 +175,7 @@ class Conversation(Loose):
     tools: Items[Tool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
 
     def plain_messages(self) -> list[dict[str, Any]]:
         return [message.model_dump(exclude_unset=True) for message in self.messages or ()]
@@ -184,8 +185,14 @@ class Conversation(Loose):
         return tools or None
 
     def template_kwargs(self) -> dict[str, Any]:
-        effort = self.reasoning_effort
-        given = {} if effort is None else {"reasoning_effort": effort}
+        """Templates know one name or the other for how much to think."""
+        given: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            given["reasoning_effort"] = self.reasoning_effort
+        if self.reasoning_effort == "none":
+            given["enable_thinking"] = False
+        if self.enable_thinking is not None:
+            given["enable_thinking"] = self.enable_thinking
         return {**given, **(self.chat_template_kwargs or {})}
 
 

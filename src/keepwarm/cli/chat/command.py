@@ -26,7 +26,7 @@ examples:
   keepwarm chat
   keepwarm chat --system "You are a pirate." --temp 0.7
   keepwarm chat mlx-community/Qwen3-0.6B-4bit --no-thinking
-  echo "What is the capital of France?" | keepwarm chat
+  echo "Anna lives in Lund. Where does Anna live?" | keepwarm chat
   keepwarm chat < question.txt > answer.txt
 
 In the chat /help shows the commands. Below each answer stands what it took: how much of the prompt
@@ -134,7 +134,7 @@ def _conversation(
     wanted = {} if is_thinking is None else {"enable_thinking": is_thinking}
     return Conversation(
         engine,
-        max_tokens=config.max_tokens,
+        max_tokens=config.default_reply_len,
         sampling=config.sampling(engine.vocab_size),
         system=system,
         template_kwargs=config.template_kwargs() | wanted,
