@@ -19,11 +19,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Language models on MLX that never read the same prompt twice.",
     )
     parser.add_argument("--version", action="version", version=f"keepwarm {version('keepwarm')}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve.add_to(commands)
     chat.add_to(commands)
     bench.add_to(commands)
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    if unknown:  # told by the command itself, whose usage helps
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = args.run(args)
     except KeepwarmError as error:

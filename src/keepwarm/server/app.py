@@ -96,7 +96,11 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 async def _on_error(request: Request, error: Exception) -> Response:
     told = as_api_error(error)
     if told.status_code == 404 and not isinstance(error, ApiError):
-        told = ApiError(404, f"there is no {request.url.path} here", code="unknown_route")
+        told = ApiError(
+            404,
+            f"there is no {request.url.path} here; OpenAI's routes begin with /v1",
+            code="unknown_route",
+        )
     return told.answer(request.scope)
 
 

@@ -1,0 +1,23 @@
+"""The command line before any command: what is missing or unknown is told by whom it concerns."""
+
+from __future__ import annotations
+
+import pytest
+
+from keepwarm.cli.main import main
+
+
+def test_without_a_command_all_of_them_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    told = capsys.readouterr().err
+    assert all(command in told for command in ("serve", "chat", "bench"))
+
+
+def test_unknown_flag_is_told_with_the_usage_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--prot", "9"])
+    told = capsys.readouterr().err
+    assert "usage: keepwarm serve" in told
+    assert "--prot" in told
