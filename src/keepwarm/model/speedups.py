@@ -62,8 +62,9 @@ class Replacement:
         return f"{self.module}.{self.name}"
 
 
-def _mlx_lm(module: str, name: str, ours: str) -> Replacement:
-    return Replacement(f"mlx_lm.models.{module}", name, ours)
+def _mlx_lm(module: str, name: str, ours: str, where: Where = Where.CPU) -> Replacement:
+    """On CUDA only what has been seen to be right and faster there."""
+    return Replacement(f"mlx_lm.models.{module}", name, ours, where)
 
 
 def _mlx(name: str) -> Replacement:
@@ -73,7 +74,7 @@ def _mlx(name: str) -> Replacement:
 
 REPLACEMENTS = (
     # qwen3_5, qwen3_next, kimi_linear, kimi_k3, olmo_hybrid, bailing_moe_v3
-    _mlx_lm("gated_delta", "gated_delta_ops", "gated_delta:gated_delta"),
+    _mlx_lm("gated_delta", "gated_delta_ops", "gated_delta:gated_delta", Where.NO_METAL),
     # mamba2, nemotron_h, falcon_h1, granitemoehybrid, plamo2: no loop, but matrices of 256 x 256
     _mlx_lm("ssm", "ssm_attn", "decayed_attention:ssm_attn"),
     _mlx_lm("bailing_moe_linear", "recurrent_gla", "decayed_attention:recurrent_gla"),
