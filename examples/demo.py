@@ -14,17 +14,18 @@ from random import Random
 from keepwarm import PrefixCache, Session, load
 
 GUESTS = (
-    "Anna Bruno Carla David Emma Felix Greta Hugo Ingrid Jonas Karin Leo Marta Nils Olga Pablo"
-    " Rosa Sven Tilda Umar Vera Wanda Yara Zoe"
-).split()
+    "Anna", "Bruno", "Carla", "David", "Emma", "Felix", "Greta", "Hugo", "Ingrid", "Jonas", "Karin", "Leo",
+    "Marta", "Nils", "Olga", "Pablo", "Rosa", "Sven", "Tilda", "Umar", "Vera", "Wanda", "Yara", "Zoe",
+)  # fmt: skip
 TOWNS = (
-    "Bergen Lund Porto Turin Ghent Basel Riga Tartu Delft Malmo Cadiz Lyon Graz Split Turku Leeds"
-    " Derby Luxor Odesa Dundee Zurich Bremen Utrecht Salzburg"
-).split()
+    "Bergen", "Lund", "Porto", "Turin", "Ghent", "Basel", "Riga", "Tartu", "Delft", "Malmo", "Cadiz", "Lyon",
+    "Graz", "Split", "Turku", "Leeds", "Derby", "Luxor", "Odesa", "Dundee", "Zurich", "Bremen", "Utrecht",
+    "Salzburg",
+)  # fmt: skip
 PETS = (
-    "Milo Bella Rex Luna Rocky Daisy Max Ruby Oscar Coco Bruno Molly Toby Nala Simba Poppy Archie"
-    " Honey Rusty Willow Bear Ginger Sunny Clover"
-).split()
+    "Milo", "Bella", "Rex", "Luna", "Rocky", "Daisy", "Max", "Ruby", "Oscar", "Coco", "Bruno", "Molly", "Toby",
+    "Nala", "Simba", "Poppy", "Archie", "Honey", "Rusty", "Willow", "Bear", "Ginger", "Sunny", "Clover",
+)  # fmt: skip
 
 
 def guest_list() -> str:
