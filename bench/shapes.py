@@ -91,7 +91,8 @@ def main() -> None:
     for length in LENGTHS:
         first, again, third = passes(model, length, args.start)
         print(f"{length:>8}{first:>10.1f}{again:>10.1f}{third:>12.1f}")
-    show_alone()
+    if not is_on_cpu():
+        show_alone()
 
 
 if __name__ == "__main__":
