@@ -9,8 +9,9 @@ import mlx.core as mx
 import pytest
 
 from keepwarm import PrefixCache, cache_maker
-from keepwarm.engine.memory import Footprint, free_bytes
+from keepwarm.engine.memory import Footprint
 from keepwarm.engine.request import Sampling
+from keepwarm.machine import free_bytes
 from tests.architectures.drive import prompt_of, random_tokens
 
 from .engines import Bench, alone, bench, model_of

@@ -187,6 +187,6 @@ def test_help_teaches(capsys: Any) -> None:
         main(["chat", "--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert 'echo "What is the capital of France?" | keepwarm chat' in shown
+    assert 'echo "Anna lives in Lund. Where does Anna live?" | keepwarm chat' in shown
     assert "--no-thinking" in shown
     assert "--port" not in shown
