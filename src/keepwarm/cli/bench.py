@@ -11,6 +11,8 @@ from keepwarm.errors import BadInput
 from keepwarm.model.names import BUILT_IN, source_of
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from keepwarm.bench.report import Report
 
 _PREFILL_EXAMPLES = """\
@@ -23,6 +25,16 @@ Each system runs in a process of its own; they take turns. mlx-lm reads with its
 own loops and its own chunks. keepwarm reads into an empty cache, and stores its checkpoints.
 """
 
+_TRACE_EXAMPLES = """\
+examples:
+  keepwarm bench trace ./traces
+  keepwarm bench trace ./traces/sessions.tar.xz --budgets 8,32 --policies worth,lru
+  keepwarm bench trace ./traces --model nemotron-h-30b --json trace.json
+
+No model runs: what is stored has the size of its states, and seconds come from their arithmetic.
+Replies are not in the traces, so nothing decoded is stored, by anyone. The bound knows the future.
+"""
+
 
 def add_to(commands: Any) -> None:
     """Adds the command. Mutates."""
@@ -33,6 +45,7 @@ def add_to(commands: Any) -> None:
     )
     scenarios = parser.add_subparsers(dest="scenario", metavar="NAME", required=True)
     _add_prefill(scenarios)
+    _add_trace(scenarios)
 
 
 def _add_prefill(scenarios: Any) -> None:
@@ -80,17 +93,86 @@ def run_prefill(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(plan: Any) -> Report:
+def _add_trace(scenarios: Any) -> None:
+    parser = scenarios.add_parser(
+        "trace",
+        help="what the cache saves on recorded workloads",
+        description="Replay recorded workloads through the cache, with sizes instead of states.",
+        epilog=_TRACE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
+    parser.add_argument(
+        "--model", default="qwen3.5-35b-a3b", metavar="M",
+        help="whose sizes: qwen3.5-35b-a3b or nemotron-h-30b (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budgets", default="4,8,16,32,64,128", metavar="GB,GB", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--policies", default="worth,lru,fifo,type,marconi,mlx-lm", metavar="P,P",
+        help="marconi:2 weighs efficiency twice (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--users", type=int, default=8, metavar="N", help="at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sessions", type=int, metavar="N", help="only the first N of a trace (default: all)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.set_defaults(run=run_trace)
+
+
+def run_trace(args: argparse.Namespace) -> int:
+    """Returns the exit status; raises BadInput."""
+    if args.users < 1 or (args.sessions is not None and args.sessions < 1):
+        raise BadInput("--users and --sessions must be at least 1")
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        raise BadInput(f"there is no folder {args.json.parent}")
+    budgets_bytes = _budgets(args.budgets)
+
+    from keepwarm.bench.trace import scenario
+    from keepwarm.bench.trace.read import trace_files
+    from keepwarm.bench.trace.sizes import sizes_named
+
+    plan = scenario.Plan(
+        trace_files(args.path), sizes_named(args.model), budgets_bytes,
+        scenario.checked_policies(args.policies.split(",")), args.users, args.sessions,
+    )  # fmt: skip
+    with _bar() as progress:
+        task = progress.add_task("", total=None)
+
+        def on_progress(words: str, done: int, total: int) -> None:
+            progress.update(task, description=words, completed=done, total=total)
+
+        report = scenario.measure(plan, on_progress)
+    _show(scenario.table, report, args.json)
+    return 0
+
+
+def _budgets(text: str) -> list[int]:
+    try:
+        found = [int(float(part) * 10**9) for part in text.split(",")]
+    except (ValueError, OverflowError) as error:
+        raise BadInput(f"--budgets: {text!r} is no list of GB; write 4,8,16") from error
+    if min(found) < 1:
+        raise BadInput("--budgets must be more than nothing")
+    return found
+
+
+def _bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from keepwarm.bench.prefill import measure
-
     columns = [BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")]
     console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _measured(plan: Any) -> Report:
+    from keepwarm.bench.prefill import measure
+
+    with _bar() as progress:
         task = progress.add_task("", total=plan.num_measurements)
 
         def on_progress(words: str) -> None:

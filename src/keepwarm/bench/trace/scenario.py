@@ -1,0 +1,143 @@
+"""`keepwarm bench trace`: every system at every budget, as a report and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from keepwarm.bench.report import Report
+from keepwarm.bench.trace.bound import Bounds
+from keepwarm.bench.trace.marconi import is_marconi
+from keepwarm.bench.trace.ours import Replay
+from keepwarm.bench.trace.read import read_trace
+from keepwarm.bench.trace.sizes import Sizes
+from keepwarm.bench.trace.stream import Trace
+from keepwarm.bench.trace.tally import Tally
+from keepwarm.bench.trace.theirs import PeerReplay
+from keepwarm.errors import BadInput
+
+PEER = "mlx-lm"
+BOUND = "bound"
+# Each keeps keepwarm's tree and placement, save mlx-lm, which has its own.
+POLICIES = ("worth", "lru", "fifo", "type", "marconi", PEER)
+
+# Words, requests done and requests in all.
+Progress = Callable[[str, int, int], None]
+_PROGRESS_EVERY = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to replay."""
+
+    files: Sequence[Path]
+    sizes: Sizes
+    budgets_bytes: Sequence[int]
+    policies: Sequence[str] = POLICIES
+    num_users: int = 8
+    num_sessions: int | None = None
+
+
+def checked_policies(names: Sequence[str]) -> list[str]:
+    """Raises BadInput for a name that is not one of `POLICIES`."""
+    for name in names:
+        if name not in POLICIES and not is_marconi(name):
+            raise BadInput(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+    return list(names)
+
+
+def measure(plan: Plan, on_progress: Progress) -> Report:
+    """Raises BadInput for what is no trace or no policy."""
+    report = Report("trace", plan.sizes.name, "states by their sizes")
+    for file in plan.files:
+        on_progress(f"reading {file.name}", 0, 1)
+        trace = read_trace(file, num_users=plan.num_users, num_sessions=plan.num_sessions)
+        bounds = Bounds(trace, plan.sizes)
+        for budget_bytes in plan.budgets_bytes:
+            for policy in plan.policies:
+                tally = _replayed(trace, plan.sizes, budget_bytes, policy, on_progress)
+                report.rows.append(_row(trace, budget_bytes, policy, tally))
+            report.rows.append(_bound_row(trace, plan.sizes, budget_bytes, bounds))
+    return report
+
+
+def _replayed(
+    trace: Trace, sizes: Sizes, budget_bytes: int, policy: str, on_progress: Progress
+) -> Tally:
+    replay = (
+        PeerReplay(trace, sizes, budget_bytes)
+        if policy == PEER
+        else Replay(trace, sizes, budget_bytes, policy)
+    )
+    words = f"{trace.name}, {_gb(budget_bytes)} GB, {policy}"
+
+    def on_request() -> None:
+        if replay.tally.num_requests % _PROGRESS_EVERY == 0:
+            on_progress(words, replay.tally.num_requests, len(trace.requests))
+
+    return replay.run(on_request)
+
+
+def _row(trace: Trace, budget_bytes: int, policy: str, tally: Tally) -> dict[str, Any]:
+    return {
+        "system": PEER if policy == PEER else "keepwarm",
+        "policy": policy,
+        "trace": trace.name,
+        "budget_bytes": budget_bytes,
+        "num_requests": tally.num_requests,
+        "prompt_tokens": tally.prompt_tokens,
+        "cached_tokens": tally.cached_tokens,
+        "prefilled_tokens": tally.prompt_tokens - tally.cached_tokens,
+        "prefill_s": tally.prefill_s,
+        "saved_s": tally.saved_s,
+        "held_bytes": tally.peak_bytes,
+        "earned_tokens": {str(kind): count for kind, count in sorted(tally.earned.items())},
+    }
+
+
+def _bound_row(trace: Trace, sizes: Sizes, budget_bytes: int, bounds: Bounds) -> dict[str, Any]:
+    tally, bound = Tally(sizes, trace.block_len), bounds.at(budget_bytes)
+    for request in trace.requests:
+        tally.add(request, 0)
+    row = _row(trace, budget_bytes, BOUND, tally)
+    cached_tokens = int(bound.cached_tokens)
+    return row | {
+        "system": BOUND,
+        "cached_tokens": cached_tokens,
+        "prefilled_tokens": tally.prompt_tokens - cached_tokens,
+        "saved_s": bound.saved_s,
+        "held_bytes": budget_bytes,
+    }
+
+
+def table(report: Report) -> Table:
+    """A line for each row; the last column says how much of the bound was reached."""
+    columns = ("policy", "trace", "GB", "tokens hit", "seconds saved", "of all", "of the bound")
+    most = {_place(row): row["saved_s"] for row in report.rows if row["system"] == BOUND}
+    lines = []
+    for row in report.rows:
+        bound_s = most[_place(row)]
+        lines.append(
+            (
+                row["policy"],
+                row["trace"],
+                _gb(row["budget_bytes"]),
+                f"{row['cached_tokens'] / max(1, row['prompt_tokens']):.2%}",
+                f"{row['saved_s']:,.0f}",
+                f"{row['saved_s'] / row['prefill_s']:.2%}" if row["prefill_s"] else "-",
+                f"{row['saved_s'] / bound_s:.2%}" if bound_s else "-",
+            )
+        )
+    return report.table(columns, lines)
+
+
+def _place(row: dict[str, Any]) -> tuple[str, int]:
+    return row["trace"], row["budget_bytes"]
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 10**9:g}"
