@@ -38,13 +38,13 @@ def test_nothing_comes_again() -> None:
     assert Bounds(trace([1], [2], [3]), UNIT).at(PLENTY).cached_tokens == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_nobody_passes_the_bound(seed: int) -> None:
     """Conversations that grow, start anew and part, at budgets that hold a few of them."""
     random = Random(seed)
     chats: list[list[int]] = [[] for _ in range(4)]
     prompts, next_id = [], 1
-    for _ in range(120):
+    for _ in range(40):
         chat = random.choice(chats)
         if random.random() < 0.1:
             del chat[random.randrange(len(chat) + 1) :]
@@ -53,7 +53,7 @@ def test_nobody_passes_the_bound(seed: int) -> None:
         next_id += num_new
         prompts.append(list(chat))
     stream = trace(*prompts, block_len=BLOCK_LEN)
-    for budget_bytes in (40 * BLOCK_LEN, 150 * BLOCK_LEN, PLENTY):
+    for budget_bytes in (40 * BLOCK_LEN, 150 * BLOCK_LEN):
         bound = Bounds(stream, BLOCKY).at(budget_bytes)
         for policy in POLICIES:
             system = (

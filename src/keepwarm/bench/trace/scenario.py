@@ -115,24 +115,26 @@ def _bound_row(trace: Trace, sizes: Sizes, budget_bytes: int, bounds: Bounds) ->
 
 
 def table(report: Report) -> Table:
-    """A line for each row; the last column says how much of the bound was reached."""
-    columns = ("policy", "trace", "GB", "tokens hit", "seconds saved", "of all", "of the bound")
+    """A line for each row, trace by trace; the last column says how much of the bound was
+    reached."""
+    columns = ("policy", "GB", "tokens hit", "saved s", "of all", "of bound")
     most = {_place(row): row["saved_s"] for row in report.rows if row["system"] == BOUND}
-    lines = []
-    for row in report.rows:
-        bound_s = most[_place(row)]
-        lines.append(
-            (
-                row["policy"],
-                row["trace"],
-                _gb(row["budget_bytes"]),
-                f"{row['cached_tokens'] / max(1, row['prompt_tokens']):.2%}",
-                f"{row['saved_s']:,.0f}",
-                f"{row['saved_s'] / row['prefill_s']:.2%}" if row["prefill_s"] else "-",
-                f"{row['saved_s'] / bound_s:.2%}" if bound_s else "-",
-            )
-        )
+    lines: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(row["trace"] for row in report.rows):
+        lines.append((name, *[""] * (len(columns) - 1)))
+        lines += [_line(row, most[_place(row)]) for row in report.rows if row["trace"] == name]
     return report.table(columns, lines)
+
+
+def _line(row: dict[str, Any], bound_s: float) -> tuple[str, ...]:
+    return (
+        f"  {row['policy']}",
+        _gb(row["budget_bytes"]),
+        f"{row['cached_tokens'] / max(1, row['prompt_tokens']):.2%}",
+        f"{row['saved_s']:,.0f}",
+        f"{row['saved_s'] / row['prefill_s']:.2%}" if row["prefill_s"] else "-",
+        f"{row['saved_s'] / bound_s:.2%}" if bound_s else "-",
+    )
 
 
 def _place(row: dict[str, Any]) -> tuple[str, int]:

@@ -1,0 +1,64 @@
+"""`keepwarm bench trace` as it is called: table, JSON and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keepwarm.cli.main import main
+
+LINES = [
+    {
+        "timestamp": 1000 * i,
+        "input_length": 512 * n + 1,
+        "output_length": 1,
+        "hash_ids": [*range(n)],
+    }
+    for i, n in enumerate([2, 3, 4])
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "growing.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return file
+
+
+def test_every_policy_and_the_bound_are_told(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "out.json"
+    assert main(["bench", "trace", str(path), "--budgets", "1,4", "--json", str(told)]) == 0
+    shown = capsys.readouterr().out
+    assert "growing" in shown
+    assert shown.count("mlx-lm") >= 2
+    rows = json.loads(told.read_text())["rows"]
+    assert [row["policy"] for row in rows[:7]] == [
+        "worth", "lru", "fifo", "type", "marconi", "mlx-lm", "bound",
+    ]  # fmt: skip
+    assert [row["budget_bytes"] for row in rows] == [10**9] * 7 + [4 * 10**9] * 7
+    # 2 + 3 of the 9 blocks were there: all of them fit, so all find them, and the bound no more.
+    assert {row["cached_tokens"] for row in rows} == {5 * 512}
+    assert rows[0]["earned_tokens"] == {"message": 5 * 512}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--policies", "worth,best"], "best"),
+        (["--policies", "marconi:"], "marconi:"),
+        (["--budgets", "4,x"], "4,8,16"),
+        (["--budgets", "0"], "more than nothing"),
+        (["--model", "gpt"], "nemotron-h-30b"),
+        (["--users", "0"], "at least 1"),
+        (["--json", "nowhere/at/all.json"], "no folder"),
+    ],
+)
+def test_flags_that_cannot_be_meant_are_told(
+    flags: list[str], told: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "trace", str(path), *flags]) != 0
+    assert told in capsys.readouterr().err
