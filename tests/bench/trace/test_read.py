@@ -97,8 +97,8 @@ def test_dialogue_asks_before_each_reply_with_all_that_was_said(tmp_path: Path) 
 
 def test_users_take_the_next_session_when_theirs_ends() -> None:
     short, long = [request([1]), request([1], 5.0)], [request([2]), request([2], 100.0)]
-    found = interleaved([long, short, short], num_users=2)
-    assert [r.time_s for r in found] == [0.0, 0.0, 5.0, 5.0, 10.0, 100.0]
+    found = interleaved([long, short, short, short], num_users=2)
+    assert [r.time_s for r in found] == [0.0, 0.0, 5.0, 5.0, 10.0, 10.0, 15.0, 100.0]
 
 
 def test_messages_end_where_this_or_an_earlier_prompt_ended() -> None:

@@ -21,7 +21,9 @@ class Marconi:
     weight: float = 1.0
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
-        recency = scaled([1 / max(now - c.last_used, 1e-3) for c in candidates])
+        # What was stored a moment ago is not a thousand times as recent as what was used a
+        # second ago: that would make all the rest equally old.
+        recency = scaled([1 / max(now - c.last_used, 1.0) for c in candidates])
         efficiency = scaled(
             [self.cost.prefill_s(c.fallback, c.position) / max(1, c.nbytes) for c in candidates]
         )
