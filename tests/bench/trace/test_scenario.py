@@ -42,6 +42,7 @@ def test_every_policy_and_the_bound_are_told(
     assert [row["budget_bytes"] for row in rows] == [10**9] * 7 + [4 * 10**9] * 7
     # 2 + 3 of the 9 blocks were there: all of them fit, so all find them, and the bound no more.
     assert {row["cached_tokens"] for row in rows} == {5 * 512}
+    assert [row["saved_s"] for row in rows] == pytest.approx([rows[0]["saved_s"]] * len(rows))
     assert rows[0]["earned_tokens"] == {"message": 5 * 512}
 
 
