@@ -10,7 +10,7 @@ from models.sprout.eval import SUITES, Generate, Suite, generating, score
 from models.sprout.tokenizer import FOLDER, load
 
 NUM_SAMPLES = 12
-# Of 12 samples three may be wrong: one model in a thousand that gets 95% right fails this.
+# Of 12 samples three may be wrong: a model that gets 95% right fails this in 2 of 1,000 draws.
 LEAST = 0.75
 SHORT = [suite for suite in SUITES if suite.name not in ("recall_3000", "world")]
 
