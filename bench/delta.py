@@ -1,6 +1,6 @@
 """The gated delta rule beside mlx-lm's own: one layer, and a whole model's prefill and decode.
 
-    python -m bench.delta [--shape qwen3_5-9b|qwen3_5-8m|qwen3_5-small] [--tokens 2048] [--rounds 5]
+    python -m bench.delta [--shape qwen3_5-9b|qwen3_5-mini|qwen3_5-small] [--tokens 2048] [--rounds 5]
 
 Both sides have the same weights (float32 on a CPU), in one process and in turn; chunks of 2,048 tokens, no cache of
 prefixes. mlx-lm's side walks over the tokens in Python off Metal, so it is measured once.
@@ -66,7 +66,9 @@ def decode_ms(model: Any, num_steps: int = 20) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--shape", choices=[s for s in SHAPES if "3_5" in s], default="qwen3_5-8m")
+    parser.add_argument(
+        "--shape", choices=[s for s in SHAPES if "3_5" in s], default="qwen3_5-mini"
+    )
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()

@@ -37,12 +37,12 @@ Read = Callable[[Any, list[int]], int]  # to the first token; how many came from
 
 
 def main() -> None:
-    answers = _own_stdout()
+    answers = own_stdout()
     job = json.loads(sys.argv[1])
     make, read = _SYSTEMS[job["system"]]
     model = make(job)
     mx.eval(model.parameters())
-    _say(answers, _self_portrait(model))
+    say(answers, portrait_of(model))
     for line in sys.stdin:
         asked = json.loads(line)
         rng = np.random.default_rng(asked["seed"])
@@ -50,7 +50,7 @@ def main() -> None:
         mx.synchronize()
         began = perf_counter()
         cached_tokens = read(model, tokens)
-        _say(answers, {"ttft_s": perf_counter() - began, "cached_tokens": cached_tokens})
+        say(answers, {"ttft_s": perf_counter() - began, "cached_tokens": cached_tokens})
 
 
 # The systems
@@ -94,7 +94,8 @@ _SYSTEMS: dict[str, tuple[Callable[[dict[str, Any]], Any], Read]] = {
 # What it says
 
 
-def _self_portrait(model: Any) -> dict[str, Any]:
+def portrait_of(model: Any) -> dict[str, Any]:
+    """What a model is, and what it runs on."""
     logits = model(mx.zeros((1, 2), dtype=mx.int32), cache=make_prompt_cache(model))
     flat: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
     sizes: dict[str, int] = {}
@@ -123,12 +124,13 @@ def _blas() -> str:
         return "MLX's own"
 
 
-def _say(answers: TextIO, what: dict[str, Any]) -> None:
+def say(answers: TextIO, what: dict[str, Any]) -> None:
+    """One line."""
     answers.write(json.dumps(what) + "\n")
     answers.flush()
 
 
-def _own_stdout() -> TextIO:
+def own_stdout() -> TextIO:
     """The standard output for answers alone: what libraries print goes to the errors."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

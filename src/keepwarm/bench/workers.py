@@ -29,14 +29,21 @@ class System:
 
 
 class Worker:
-    """A process that reads prompts as `system` does. A context manager: it ends with the block."""
+    """A process that reads prompts as `system` does, or whatever `module` does. A context manager:
+    it ends with the block."""
 
-    def __init__(self, system: System, job: Mapping[str, Any]) -> None:
+    def __init__(
+        self, system: System, job: Mapping[str, Any], module: str = "keepwarm.bench.worker"
+    ) -> None:
         self.system = system
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
-        command = [sys.executable, "-m", "keepwarm.bench.worker"]
         self._process = subprocess.Popen(
-            [*command, json.dumps({"system": system.name, **job, **system.job})],
+            [
+                sys.executable,
+                "-m",
+                module,
+                json.dumps({"system": system.name, **job, **system.job}),
+            ],
             env={**os.environ, **system.env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -48,6 +55,10 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process."""
         self._process.kill()
         self._process.communicate()
         self._errors.close()

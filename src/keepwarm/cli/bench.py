@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keepwarm.bench.scenarios import SCENARIOS, Entry
 from keepwarm.errors import BadInput
 from keepwarm.model.names import BUILT_IN, source_of
 
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from keepwarm.bench.report import Report
+
+_DUEL_EXAMPLES = """\
+examples:
+  keepwarm bench {name}
+  keepwarm bench {name} --model nemotron_h-mini --json {name}.json
+  keepwarm bench {name} --model ./my-model --peer none
+
+Both systems serve over HTTP, in processes of their own, with the same weights, BLAS and types, and
+are asked the same in turn. Shapes compute with random weights and say what a script says; a model
+of yours says what it likes.
+"""
 
 _PREFILL_EXAMPLES = """\
 examples:
@@ -44,8 +56,81 @@ def add_to(commands: Any) -> None:
         description="Measure what keepwarm does on this machine, beside mlx-lm as it is installed.",
     )
     scenarios = parser.add_subparsers(dest="scenario", metavar="NAME", required=True)
+    for name, entry in SCENARIOS.items():
+        _add_duel(scenarios, name, entry)
     _add_prefill(scenarios)
     _add_trace(scenarios)
+
+
+def _add_duel(scenarios: Any, name: str, entry: Entry) -> None:
+    parser = scenarios.add_parser(
+        name,
+        help=entry.help,
+        description=entry.description,
+        epilog=_DUEL_EXAMPLES.format(name=name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--model", default="qwen3_5-mini", metavar="M",
+        help="a shape with random weights, a folder or a name (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--peer", choices=("mlx-lm", "none"), default="mlx-lm",
+        help="whom to compare with (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=int, default=entry.num_rounds, metavar="N",
+        help="of everything (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--one-at-a-time", action="store_true", help="where two models do not fit into the memory"
+    )
+    for option in entry.options:
+        parser.add_argument(
+            f"--{option.name}", default=option.default, metavar="N,N",
+            help=f"{option.help} (default: %(default)s)",
+        )  # fmt: skip
+    _add_outputs(parser)
+    parser.set_defaults(run=run_duel, scenario=name)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+
+
+def run_duel(args: argparse.Namespace) -> int:
+    """Returns the exit status; raises BadInput."""
+    _check_rounds(args)
+    _check_outputs(args)
+    entry = SCENARIOS[args.scenario]
+
+    from keepwarm.bench import duel
+    from keepwarm.bench.shapes import SHAPES
+    from keepwarm.bench.talk import Plan
+
+    if args.model not in SHAPES:
+        source_of(args.model)  # raises where there is no built-in model
+    options = {option.name: option.read(getattr(args, option.name)) for option in entry.options}
+    plan = Plan(args.model, args.rounds, args.peer != "none", args.one_at_a_time, options)
+    module = entry.module(args.scenario)
+    with _bar() as progress:
+        task = progress.add_task("", total=None)
+        report = duel.measure(
+            args.scenario, module, plan, lambda words: progress.update(task, description=words)
+        )
+    _show(lambda found: duel.table(found, module), report, args.json)
+    return 0
+
+
+def _check_rounds(args: argparse.Namespace) -> None:
+    if args.rounds < 1:
+        raise BadInput("--rounds must be at least 1")
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Not after minutes of measuring."""
+    if args.json is not None and not args.json.absolute().parent.is_dir():
+        raise BadInput(f"there is no folder {args.json.parent}")
 
 
 def _add_prefill(scenarios: Any) -> None:
@@ -67,17 +152,15 @@ def _add_prefill(scenarios: Any) -> None:
     parser.add_argument(
         "--rounds", type=int, default=5, metavar="N", help="of each (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    _add_outputs(parser)
     parser.set_defaults(run=run_prefill)
 
 
 def run_prefill(args: argparse.Namespace) -> int:
     """Returns the exit status; raises BadInput."""
     lengths = _lengths(args.lengths)
-    if args.rounds < 1:
-        raise BadInput("--rounds must be at least 1")
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise BadInput(f"there is no folder {args.json.parent}")  # not after minutes of measuring
+    _check_rounds(args)
+    _check_outputs(args)
     if args.shape is not None:
         _check_shape(args.shape)
 
@@ -119,7 +202,7 @@ def _add_trace(scenarios: Any) -> None:
     parser.add_argument(
         "--sessions", type=int, metavar="N", help="only the first N of a trace (default: all)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    _add_outputs(parser)
     parser.set_defaults(run=run_trace)
 
 
@@ -127,8 +210,7 @@ def run_trace(args: argparse.Namespace) -> int:
     """Returns the exit status; raises BadInput."""
     if args.users < 1 or (args.sessions is not None and args.sessions < 1):
         raise BadInput("--users and --sessions must be at least 1")
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise BadInput(f"there is no folder {args.json.parent}")
+    _check_outputs(args)
     budgets_bytes = _budgets(args.budgets)
 
     from keepwarm.bench.trace import scenario

@@ -10,12 +10,13 @@ from keepwarm.config import Config, Percent
 from keepwarm.engine.engine import Engine
 from keepwarm.machine import free_bytes
 from keepwarm.model.caches import cache_maker
-from keepwarm.model.loader import model_loader
+from keepwarm.model.loader import Load, model_loader
 
 
-def make_engine(config: Config) -> Engine:
-    """An engine for the model, not started yet. Raises BadInput for what cannot be there."""
-    load = model_loader(
+def make_engine(config: Config, load: Load | None = None) -> Engine:
+    """An engine for the model, not started yet; with `load`, for what that gives. Raises BadInput
+    for what cannot be there."""
+    load = load or model_loader(
         config.model,
         adapter_path=config.adapter_path,
         trust_remote_code=config.trust_remote_code,

@@ -1,0 +1,206 @@
+"""keepwarm beside mlx-lm on one machine: both serve the same weights, and both are asked the same,
+in turn. Main thread.
+
+A scenario is a module with `play(talk, number)`, which asks one server all it has to ask in one
+round, case by case. Everything that is asked is written down here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rich.table import Table
+
+from keepwarm.bench import words
+from keepwarm.bench.client import Message
+from keepwarm.bench.report import Report, median, spread
+from keepwarm.bench.shapes import SHAPES
+from keepwarm.bench.talk import OURS, THEIRS, Plan, Round, Side, Talk
+from keepwarm.bench.workers import System
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One more column of a scenario's table."""
+
+    title: str
+    cell: Callable[[Mapping[str, Any]], str]  # of a row
+
+
+class Scenario(Protocol):
+    """What the module of a scenario has. It may also have `SIDES`, keepwarm in the settings to
+    compare, and `COLUMNS`, more columns for its table."""
+
+    def play(self, talk: Talk, number: int) -> None:
+        """One round with one server. `number` is another in every round, 0 to warm up."""
+
+
+def measure(name: str, scenario: Scenario, plan: Plan, on_progress: Progress) -> Report:
+    """All rounds with all systems. Raises WorkerFailed or NoAnswer."""
+    duel = _Duel(name, scenario, plan, on_progress)
+    with ExitStack() as stack:
+        on_progress("loading")
+        ours, *others = _systems(scenario, plan)
+        sides = [stack.enter_context(duel.started(ours))]
+        portrait = sides[0].portrait
+        if plan.is_one_at_a_time:
+            duel.play_all(sides)
+            stack.close()
+            for system in others:
+                with duel.started(_alike(system, portrait)) as side:
+                    duel.play_all([side])
+        else:
+            sides += [stack.enter_context(duel.started(_alike(s, portrait))) for s in others]
+            duel.play_all(sides)
+    report = Report(name, plan.model, portrait["device"])
+    report.rows = duel.rows()
+    report.bounds = duel.bounds()
+    return report
+
+
+def _systems(scenario: Scenario, plan: Plan) -> list[System]:
+    ours: list[System] = getattr(scenario, "SIDES", [OURS])
+    return [*ours, THEIRS] if plan.has_peer else ours
+
+
+def _is(system: System, other: System) -> bool:
+    return (system.name, system.setting) == (other.name, other.setting)
+
+
+def _alike(system: System, portrait: Mapping[str, Any]) -> System:
+    """With weights of the same type: on a CPU keepwarm widens them."""
+    if system.name == OURS.name:
+        return system
+    return System(
+        system.name, system.setting, system.env, {**system.job, "dtype": portrait["dtype"]}
+    )
+
+
+class _Duel:
+    def __init__(self, name: str, scenario: Scenario, plan: Plan, on_progress: Progress) -> None:
+        self._name = name
+        self._scenario = scenario
+        self._plan = plan
+        self._on_progress = on_progress
+        self._tokenizer = _tokenizer_of(plan)
+        self._talks: list[Talk] = []
+
+    def started(self, system: System) -> Side:
+        """Raises WorkerFailed."""
+        side = Side(system, {"model": self._plan.model})
+        try:
+            side.wait_ready()
+        except BaseException:
+            side.close()
+            raise
+        return side
+
+    def play_all(self, sides: Sequence[Side]) -> None:
+        for number in range(self._plan.num_rounds + 1):
+            # Each begins as often as the others.
+            first = number % len(sides)
+            for side in [*sides[first:], *sides[:first]]:
+                words_ = f"{side.system.name} {side.system.setting}".strip()
+                self._on_progress(f"round {number}, {words_}" if number else f"warming up {words_}")
+                talk = Talk(side, self._plan, self._tokenizer)
+                if number:
+                    self._scenario.play(talk, number)
+                    self._talks.append(talk)
+                else:
+                    warm_up(talk)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Case by case, ours before theirs."""
+        found: dict[tuple[str, str, str], list[Round]] = {}
+        for case in dict.fromkeys(case for talk in self._talks for case in talk.rounds):
+            for system in _systems(self._scenario, self._plan):
+                rounds = [t.rounds[case] for t in self._talks if _is(t.side.system, system)]
+                found[case, system.name, system.setting] = rounds
+        return [row_of(*place, rounds) for place, rounds in found.items() if rounds]
+
+    def bounds(self) -> dict[str, Any]:
+        """Of one round of the first system, all cases together and each for itself."""
+        by_case = {
+            case: sum(exchange.max_cached_tokens for exchange in round_.exchanges)
+            for case, round_ in self._talks[0].rounds.items()
+        }
+        return {"max_cached_tokens": sum(by_case.values()), "by_case": by_case}
+
+
+def warm_up(talk: Talk) -> None:
+    """What would otherwise be paid for by the first one who asks."""
+    with talk.case("warming up"):
+        messages: list[Message] = [{"role": "user", "content": words.text(600, "warm up")}]
+        answer = talk.chat(messages, max_tokens=16)
+        talk.chat([*messages, answer.message(), messages[0]], max_tokens=16)
+
+
+def row_of(case: str, system: str, setting: str, rounds: Sequence[Round]) -> dict[str, Any]:
+    """One row: tokens of one round, since all are alike, and the times of all."""
+    exchanges = rounds[0].exchanges
+    answers = [exchange.answer for exchange in exchanges]
+    prompt_tokens = sum(answer.prompt_tokens for answer in answers)
+    cached_tokens = sum(answer.cached_tokens for answer in answers)
+    notes = {key: [round_.notes.get(key) for round_ in rounds] for key in rounds[0].notes}
+    return {
+        "system": system,
+        "setting": setting,
+        "case": case,
+        "num_requests": len(answers),
+        "prompt_tokens": prompt_tokens,
+        "cached_tokens": cached_tokens,
+        "prefilled_tokens": prompt_tokens - cached_tokens,
+        "max_cached_tokens": sum(exchange.max_cached_tokens for exchange in exchanges),
+        "ttft_s": [e.answer.ttft_s for round_ in rounds for e in round_.exchanges],
+        "total_s": [e.answer.total_s for round_ in rounds for e in round_.exchanges],
+        "by_request": {
+            "prompt_tokens": [answer.prompt_tokens for answer in answers],
+            "cached_tokens": [answer.cached_tokens for answer in answers],
+            "max_cached_tokens": [exchange.max_cached_tokens for exchange in exchanges],
+        },
+        # What was noted once in each round; the last round's where a row has one number.
+        **{key: values[-1] for key, values in notes.items()},
+        "notes": notes,
+    }
+
+
+def table(report: Report, scenario: Scenario) -> Table:
+    """A line for each row, case by case; `most` is what any cache could have spared, the ratio how
+    many times sooner keepwarm's first token comes."""
+    more: Sequence[Column] = getattr(scenario, "COLUMNS", ())
+    titles = [column.title for column in more]
+    columns = ("system", "tokens", "cached", "most", "read", "ttft ms", "spread", "ratio", *titles)
+    lines: list[tuple[str, ...]] = []
+    for case in dict.fromkeys(row["case"] for row in report.rows):
+        rows = [row for row in report.rows if row["case"] == case]
+        lines.append((case, *[""] * (len(columns) - 1)))
+        ours_s = median(next(row for row in rows if row["system"] == OURS.name)["ttft_s"])
+        for row in rows:
+            lines.append((*_cells(row, ours_s), *(column.cell(row) for column in more)))
+    return report.table(columns, lines)
+
+
+def _cells(row: Mapping[str, Any], ours_s: float) -> Iterator[str]:
+    ttft_s = median(row["ttft_s"])
+    yield f"  {row['system']} {row['setting']}".rstrip()
+    yield f"{row['prompt_tokens']:,}"
+    yield f"{row['cached_tokens'] / row['prompt_tokens']:.1%}"
+    yield f"{row['max_cached_tokens'] / row['prompt_tokens']:.1%}"
+    yield f"{row['prefilled_tokens']:,}"
+    yield f"{ttft_s * 1e3:,.0f}"
+    yield spread(row["ttft_s"])
+    yield "" if row["system"] == OURS.name else f"{ttft_s / ours_s:.2f}x"
+
+
+def _tokenizer_of(plan: Plan) -> Any:
+    """As the servers have it."""
+    if plan.model in SHAPES:
+        return words.tokenizer()
+    from keepwarm.model.loader import load
+
+    return load(plan.model, lazy=True)[1]
