@@ -45,6 +45,13 @@ GPT_OSS_20B = {
     "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
     "rms_norm_eps": 1e-5, "rope_theta": 150000, "vocab_size": 201088,
 }  # fmt: skip
+MAMBA2_13B = {
+    "model_type": "mamba2", "hidden_size": 2048, "num_hidden_layers": 48, "intermediate_size": 4096,
+    "num_heads": 64, "head_dim": 64, "state_size": 128, "n_groups": 1, "conv_kernel": 4,
+    "use_bias": False, "use_conv_bias": True, "tie_word_embeddings": True,
+    "time_step_limit": (0.0, 100.0), "time_step_rank": "auto", "layer_norm_epsilon": 1e-5,
+    "vocab_size": 50288, "max_position_embeddings": 262144,
+}  # fmt: skip
 
 # For tests: as small as they can be.
 _SMALL = {
@@ -54,6 +61,15 @@ _SMALL = {
 _DELTA_SMALL = {
     "num_hidden_layers": 4, "linear_num_value_heads": 2, "linear_num_key_heads": 1,
     "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+}  # fmt: skip
+_MAMBA_SMALL = {
+    "hybrid_override_pattern": list("M-*-"), "mamba_num_heads": 2, "mamba_head_dim": 32,
+    "ssm_state_size": 32, "n_groups": 1, "num_hidden_layers": 4,
+}  # fmt: skip
+_EXPERTS_SMALL = {"num_local_experts": 2, "num_experts_per_tok": 1}
+_MAMBA2_SMALL = {
+    "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "num_heads": 2,
+    "head_dim": 32, "state_size": 32, "vocab_size": 1024,
 }  # fmt: skip
 # For two cores: like the built-in model, some 8 million weights.
 _MINI = {
@@ -70,18 +86,27 @@ _MAMBA_MINI = {
     "ssm_state_size": 64, "n_groups": 2, "num_hidden_layers": 8,
 }  # fmt: skip
 _EXPERTS_MINI = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 256}
+_MAMBA2_MINI = {
+    "hidden_size": 256, "num_hidden_layers": 8, "intermediate_size": 512, "num_heads": 8,
+    "head_dim": 64, "state_size": 64, "vocab_size": 4096,
+}  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-small": {**QWEN3_06B, **_SMALL},
     "qwen3_5-small": {**QWEN35_9B, **_SMALL, **_DELTA_SMALL},
+    "nemotron_h-small": {**NEMOTRON_H_30B_A3B, **_SMALL, **_MAMBA_SMALL},
+    "gpt_oss-small": {**GPT_OSS_20B, **_SMALL, **_EXPERTS_SMALL},
+    "mamba2-small": {**MAMBA2_13B, **_MAMBA2_SMALL},
     "qwen3-mini": {**QWEN3_06B, **_MINI},
     "qwen3_5-mini": {**QWEN35_9B, **_MINI, **_DELTA_MINI},
     "nemotron_h-mini": {**NEMOTRON_H_30B_A3B, **_MINI, **_MAMBA_MINI},
     "gpt_oss-mini": {**GPT_OSS_20B, **_MINI, **_EXPERTS_MINI},
+    "mamba2-mini": {**MAMBA2_13B, **_MAMBA2_MINI},
     "qwen3-0.6b": QWEN3_06B,
     "qwen3_5-9b": QWEN35_9B,
     "qwen3_5-35b-a3b": QWEN35_35B_A3B,
     "nemotron_h-30b-a3b": NEMOTRON_H_30B_A3B,
     "gpt_oss-20b": GPT_OSS_20B,
+    "mamba2-1.3b": MAMBA2_13B,
 }
 
 
