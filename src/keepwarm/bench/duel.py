@@ -7,8 +7,8 @@ round, case by case. Everything that is asked is written down here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,92 +42,108 @@ class Scenario(Protocol):
 
 def measure(name: str, scenario: Scenario, plan: Plan, on_progress: Progress) -> Report:
     """All rounds with all systems. Raises WorkerFailed or NoAnswer."""
-    duel = _Duel(name, scenario, plan, on_progress)
-    with ExitStack() as stack:
-        on_progress("loading")
-        ours, *others = _systems(scenario, plan)
-        sides = [stack.enter_context(duel.started(ours))]
-        portrait = sides[0].portrait
+    duel = Duel(name, scenario, plan, on_progress)
+    with Servers(plan.model) as servers:
         if plan.is_one_at_a_time:
-            duel.play_all(sides)
-            stack.close()
-            for system in others:
-                with duel.started(_alike(system, portrait)) as side:
-                    duel.play_all([side])
+            for system in duel.systems:
+                duel.play([system], servers)
+                servers.close()
         else:
-            sides += [stack.enter_context(duel.started(_alike(s, portrait))) for s in others]
-            duel.play_all(sides)
-    report = Report(name, plan.model, portrait["device"])
-    report.rows = duel.rows()
-    report.bounds = duel.bounds()
-    return report
+            duel.play(duel.systems, servers)
+    return duel.report()
 
 
-def _systems(scenario: Scenario, plan: Plan) -> list[System]:
-    ours: list[System] = getattr(scenario, "SIDES", [OURS])
-    return [*ours, THEIRS] if plan.has_peer else ours
+class Servers:
+    """The servers of one model. Each starts when it is first asked for and stays until the end, so
+    that several scenarios may use it. A context manager."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._sides: dict[str, Side] = {}
+        self._dtype: str | None = None  # of keepwarm's weights
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends them all. They start anew when they are asked for again."""
+        for side in self._sides.values():
+            side.close()
+        self._sides.clear()
+
+    def side(self, system: System) -> Side:
+        """The server of a system. Raises WorkerFailed."""
+        # What a system is set up with makes it the same, not what its setting is called.
+        key = json.dumps([system.name, dict(system.env), dict(system.job)], sort_keys=True)
+        if key not in self._sides:
+            self._sides[key] = side = Side(system, {"model": self._model, **self._alike(system)})
+            side.wait_ready()
+            if system.name == OURS.name:
+                self._dtype = side.portrait["dtype"]
+        return self._sides[key]
+
+    def _alike(self, system: System) -> dict[str, Any]:
+        """With weights of the same type: on a CPU keepwarm widens them."""
+        return {} if system.name == OURS.name else {"dtype": self._dtype}
 
 
-def _is(system: System, other: System) -> bool:
-    return (system.name, system.setting) == (other.name, other.setting)
+class Duel:
+    """One scenario with all its systems, and what they answered."""
 
-
-def _alike(system: System, portrait: Mapping[str, Any]) -> System:
-    """With weights of the same type: on a CPU keepwarm widens them."""
-    if system.name == OURS.name:
-        return system
-    return System(
-        system.name, system.setting, system.env, {**system.job, "dtype": portrait["dtype"]}
-    )
-
-
-class _Duel:
     def __init__(self, name: str, scenario: Scenario, plan: Plan, on_progress: Progress) -> None:
         self._name = name
         self._scenario = scenario
         self._plan = plan
         self._on_progress = on_progress
         self._tokenizer = _tokenizer_of(plan)
-        self._talks: list[Talk] = []
+        self._talks: list[tuple[System, Talk]] = []
+        ours: list[System] = getattr(scenario, "SIDES", [OURS])
+        self.systems = [*ours, THEIRS] if plan.has_peer else ours
 
-    def started(self, system: System) -> Side:
-        """Raises WorkerFailed."""
-        side = Side(system, {"model": self._plan.model})
-        try:
-            side.wait_ready()
-        except BaseException:
-            side.close()
-            raise
-        return side
-
-    def play_all(self, sides: Sequence[Side]) -> None:
+    def play(self, systems: Sequence[System], servers: Servers) -> None:
+        """All rounds with some of the systems, ours among the first. Raises WorkerFailed or
+        NoAnswer."""
+        self._on_progress("loading")
+        sides = [(system, servers.side(system)) for system in systems]
         for number in range(self._plan.num_rounds + 1):
             # Each begins as often as the others.
             first = number % len(sides)
-            for side in [*sides[first:], *sides[:first]]:
-                words_ = f"{side.system.name} {side.system.setting}".strip()
+            for system, side in [*sides[first:], *sides[:first]]:
+                words_ = f"{system.name} {system.setting}".strip()
                 self._on_progress(f"round {number}, {words_}" if number else f"warming up {words_}")
                 talk = Talk(side, self._plan, self._tokenizer)
                 if number:
                     self._scenario.play(talk, number)
-                    self._talks.append(talk)
-                else:
+                    self._talks.append((system, talk))
+                elif not side.is_warm:
                     warm_up(talk)
+                    side.is_warm = True
 
-    def rows(self) -> list[dict[str, Any]]:
+    def report(self) -> Report:
+        """Of all rounds that came to their end: at least one."""
+        _, talk = self._talks[0]
+        report = Report(self._name, self._plan.model, talk.side.portrait["device"])
+        report.rows = self._rows()
+        report.bounds = self._bounds()
+        return report
+
+    def _rows(self) -> list[dict[str, Any]]:
         """Case by case, ours before theirs."""
         found: dict[tuple[str, str, str], list[Round]] = {}
-        for case in dict.fromkeys(case for talk in self._talks for case in talk.rounds):
-            for system in _systems(self._scenario, self._plan):
-                rounds = [t.rounds[case] for t in self._talks if _is(t.side.system, system)]
+        for case in dict.fromkeys(case for _, talk in self._talks for case in talk.rounds):
+            for system in self.systems:
+                rounds = [talk.rounds[case] for one, talk in self._talks if one == system]
                 found[case, system.name, system.setting] = rounds
         return [row_of(*place, rounds) for place, rounds in found.items() if rounds]
 
-    def bounds(self) -> dict[str, Any]:
+    def _bounds(self) -> dict[str, Any]:
         """Of one round of the first system, all cases together and each for itself."""
         by_case = {
             case: sum(exchange.max_cached_tokens for exchange in round_.exchanges)
-            for case, round_ in self._talks[0].rounds.items()
+            for case, round_ in self._talks[0][1].rounds.items()
         }
         return {"max_cached_tokens": sum(by_case.values()), "by_case": by_case}
 

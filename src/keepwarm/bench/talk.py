@@ -42,6 +42,7 @@ class Side:
         self._worker = Worker(system, job, module="keepwarm.bench.serving")
         self.portrait: dict[str, Any] = {}
         self.client = Client(0)
+        self.is_warm = False  # has answered something already
 
     def __enter__(self) -> Side:
         return self
