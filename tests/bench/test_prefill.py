@@ -65,7 +65,7 @@ def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPat
     words: list[str] = []
     report = measure(Plan(None, "qwen3_5-small", [24], 2), words.append)
     written = json.loads(report.as_json())
-    assert set(written) == {"scenario", "model", "device", "versions", "rows", "bounds"}
+    assert set(written) >= {"scenario", "model", "device", "versions", "rows", "bounds"}
     assert written["model"] == "qwen3_5-small"
     systems = [(row["system"], row["setting"], row["dtype"]) for row in written["rows"]]
     assert systems == [
@@ -116,7 +116,7 @@ def test_system_that_cannot_run_says_why() -> None:
         (["--lengths", "many"], "--lengths"),
         (["--lengths", "1"], "--lengths"),
         (["--rounds", "0"], "--rounds"),
-        (["--shape", "no-such"], "there are qwen3-0.6b"),
+        (["--shape", "no-such"], "there are qwen3-small"),
         (["--json", "/no/such/file.json"], "no folder"),
     ],
 )

@@ -33,8 +33,8 @@ class Column:
 
 
 class Scenario(Protocol):
-    """What the module of a scenario has. It may also have `SIDES`, keepwarm in the settings to
-    compare, and `COLUMNS`, more columns for its table."""
+    """What the module of a scenario has. It may also have `SIDES` and `PEERS`, keepwarm and mlx-lm
+    in the settings to compare, `COLUMNS`, more columns for its table, or a `table` of its own."""
 
     def play(self, talk: Talk, number: int) -> None:
         """One round with one server. `number` is another in every round, 0 to warm up."""
@@ -101,7 +101,8 @@ class Duel:
         self._tokenizer = _tokenizer_of(plan)
         self._talks: list[tuple[System, Talk]] = []
         ours: list[System] = getattr(scenario, "SIDES", [OURS])
-        self.systems = [*ours, THEIRS] if plan.has_peer else ours
+        theirs: list[System] = getattr(scenario, "PEERS", [THEIRS])
+        self.systems = [*ours, *theirs] if plan.has_peer else ours
 
     def play(self, systems: Sequence[System], servers: Servers) -> None:
         """All rounds with some of the systems, ours among the first. Raises WorkerFailed or
@@ -124,8 +125,9 @@ class Duel:
 
     def report(self) -> Report:
         """Of all rounds that came to their end: at least one."""
-        _, talk = self._talks[0]
-        report = Report(self._name, self._plan.model, talk.side.portrait["device"])
+        portrait = self._talks[0][1].side.portrait
+        report = Report(self._name, self._plan.model, portrait["device"])
+        report.machine["device"] = portrait["device_name"]
         report.rows = self._rows()
         report.bounds = self._bounds()
         return report
@@ -188,29 +190,44 @@ def row_of(case: str, system: str, setting: str, rounds: Sequence[Round]) -> dic
 def table(report: Report, scenario: Scenario) -> Table:
     """A line for each row, case by case; `most` is what any cache could have spared, the ratio how
     many times sooner keepwarm's first token comes."""
+    own: Callable[[Report], Table] | None = getattr(scenario, "table", None)
+    if own is not None:
+        return own(report)
     more: Sequence[Column] = getattr(scenario, "COLUMNS", ())
     titles = [column.title for column in more]
     columns = ("system", "tokens", "cached", "most", "read", "ttft ms", "spread", "ratio", *titles)
-    lines: list[tuple[str, ...]] = []
+
+    def cells(row: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
+        yield from _cells(row, ours)
+        yield from (column.cell(row) for column in more)
+
+    return report.table(columns, lines(report, cells))
+
+
+def lines(
+    report: Report, cells: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[str]]
+) -> list[list[str]]:
+    """Case by case; `cells` has what stands behind the name of a system, from its row and the
+    first of ours."""
+    found: list[list[str]] = []
     for case in dict.fromkeys(row["case"] for row in report.rows):
         rows = [row for row in report.rows if row["case"] == case]
-        lines.append((case, *[""] * (len(columns) - 1)))
-        ours_s = median(next(row for row in rows if row["system"] == OURS.name)["ttft_s"])
+        ours = next(row for row in rows if row["system"] == OURS.name)
+        found.append([case])
         for row in rows:
-            lines.append((*_cells(row, ours_s), *(column.cell(row) for column in more)))
-    return report.table(columns, lines)
+            found.append([f"  {row['system']} {row['setting']}".rstrip(), *cells(row, ours)])
+    return found
 
 
-def _cells(row: Mapping[str, Any], ours_s: float) -> Iterator[str]:
+def _cells(row: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
     ttft_s = median(row["ttft_s"])
-    yield f"  {row['system']} {row['setting']}".rstrip()
     yield f"{row['prompt_tokens']:,}"
     yield f"{row['cached_tokens'] / row['prompt_tokens']:.1%}"
     yield f"{row['max_cached_tokens'] / row['prompt_tokens']:.1%}"
     yield f"{row['prefilled_tokens']:,}"
     yield f"{ttft_s * 1e3:,.0f}"
     yield spread(row["ttft_s"])
-    yield "" if row["system"] == OURS.name else f"{ttft_s / ours_s:.2f}x"
+    yield "" if row["system"] == OURS.name else f"{ttft_s / median(ours['ttft_s']):.2f}x"
 
 
 def _tokenizer_of(plan: Plan) -> Any:

@@ -52,6 +52,7 @@ def measure(plan: Plan, on_progress: Progress) -> Report:
             workers[system] = stack.enter_context(Worker(system, job))
             told[system] = workers[system].hear()
         report = Report("prefill", plan.model or plan.shape or "", told[OURS]["device"])
+        report.machine["device"] = told[OURS]["device_name"]
         num_ids = min(_MAX_ID, *(portrait["vocab_size"] for portrait in told.values()))
         for length in plan.lengths:
             report.rows += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 from collections.abc import Sequence
@@ -30,6 +31,11 @@ def _version(package: str) -> str:
         return "unknown"
 
 
+def _machine() -> dict[str, Any]:
+    """What a figure depends on, and no names that anyone gave it."""
+    return {"os": platform.system(), "architecture": platform.machine(), "cores": os.cpu_count()}
+
+
 @dataclass(slots=True)
 class Report:
     """One run of a scenario. A row says its `system`, what it was asked and what it measured;
@@ -41,6 +47,18 @@ class Report:
     rows: list[dict[str, Any]] = field(default_factory=list)
     bounds: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=_versions)
+    machine: dict[str, Any] = field(default_factory=_machine)
+    command: str = ""  # that makes it
+
+    @staticmethod
+    def read(file: Path) -> Report:
+        """Raises BadInput."""
+        try:
+            return Report(**json.loads(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise BadInput(f"cannot read {file}: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{file} is no report of a benchmark: {error}") from error
 
     def as_json(self) -> str:
         return json.dumps(
@@ -48,6 +66,8 @@ class Report:
                 "scenario": self.scenario,
                 "model": self.model,
                 "device": self.device,
+                "machine": self.machine,
+                "command": self.command,
                 "versions": self.versions,
                 "rows": self.rows,
                 "bounds": self.bounds,

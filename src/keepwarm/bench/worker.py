@@ -105,6 +105,7 @@ def portrait_of(model: Any) -> dict[str, Any]:
     is_cpu = mx.default_device() == mx.cpu
     return {
         "device": "cpu" if is_cpu else "gpu",
+        "device_name": mx.device_info().get("device_name", ""),
         "blas": _blas() if is_cpu else "",
         "dtype": max(sizes, key=lambda name: sizes[name]),
         "vocab_size": logits.shape[-1],

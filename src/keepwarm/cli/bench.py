@@ -4,6 +4,7 @@ is imported when it is needed."""
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def run_duel(args: argparse.Namespace) -> int:
         report = duel.measure(
             args.scenario, module, plan, lambda words: progress.update(task, description=words)
         )
-    _show(lambda found: duel.table(found, module), report, args.json)
+    _show(lambda found: duel.table(found, module), report, args)
     return 0
 
 
@@ -170,9 +171,8 @@ def run_prefill(args: argparse.Namespace) -> int:
 
     from keepwarm.bench import prefill
 
-    _show(
-        prefill.table, _measured(prefill.Plan(model, args.shape, lengths, args.rounds)), args.json
-    )
+    report = _measured(prefill.Plan(model, args.shape, lengths, args.rounds))
+    _show(prefill.table, report, args)
     return 0
 
 
@@ -228,7 +228,7 @@ def run_trace(args: argparse.Namespace) -> int:
             progress.update(task, description=words, completed=done, total=total)
 
         report = scenario.measure(plan, on_progress)
-    _show(scenario.table, report, args.json)
+    _show(scenario.table, report, args)
     return 0
 
 
@@ -263,12 +263,26 @@ def _measured(plan: Any) -> Report:
         return measure(plan, on_progress)
 
 
-def _show(table: Any, report: Report, file: Path | None) -> None:
+def _show(table: Any, report: Report, args: argparse.Namespace) -> None:
     from rich.console import Console
 
+    report.command = _command(args)
     Console().print(table(report))
-    if file is not None:
-        report.write(file)
+    if args.json is not None:
+        report.write(args.json)
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What was asked for, less where to put it and where a trace lies."""
+    words = list(args.argv)
+    for flag in ("--json", "--plot"):
+        words = [word for word in words if not word.startswith(f"{flag}=")]
+        if flag in words:
+            at = words.index(flag)
+            del words[at : at + 2]
+    if path := getattr(args, "path", None):
+        words = [path.name if word == str(path) else word for word in words]
+    return shlex.join(["keepwarm", *words])
 
 
 def _lengths(text: str) -> list[int]:

@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chat.add_to(commands)
     bench.add_to(commands)
     args, unknown = parser.parse_known_args(argv)
+    args.argv = list(sys.argv[1:] if argv is None else argv)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
