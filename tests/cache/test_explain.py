@@ -72,6 +72,14 @@ def test_cold_when_nothing_begins_alike() -> None:
     assert reason(cache, Prompt([99, 98])) is Reason.COLD
 
 
+def test_cold_when_only_the_markup_before_the_first_message_is_shared() -> None:
+    cache = cache_for("rows_snapshot")
+    prefill(cache, TOYS["rows_snapshot"], messages(TOKENS, 6, 12))
+    other = [*TOKENS[:3], 99, 98, 97]
+    assert reason(cache, messages(other, 5)) is Reason.COLD
+    assert reason(cache, messages([*other[:3], 99], 3)) is Reason.NO_CHECKPOINT
+
+
 @pytest.mark.parametrize("name", ["rows", "rows_snapshot", "window_keep"])
 def test_evicted_when_a_longer_match_had_to_go(name: str) -> None:
     toy, cache = TOYS[name], cache_for(name)

@@ -15,7 +15,7 @@ class Reason(StrEnum):
     EXACT = "exact"  # the whole prompt is stored, at least up to its generation prompt
     EXTENDED = "extended"  # the prompt goes on where a stored one ends
     BRANCHED = "branched"  # the prompt parts from a stored one
-    COLD = "cold"  # nothing stored begins like this
+    COLD = "cold"  # nothing stored begins with its first message
     NO_CHECKPOINT = "no_checkpoint"  # something does, but no checkpoint lies before the parting
     EVICTED = "evicted"  # a longer match was there, and had to go
     OTHER_NAMESPACE = "other_namespace"  # stored, but not for this caller
@@ -32,7 +32,7 @@ _WORDS = {
     Reason.EXACT: "the whole prompt is stored",
     Reason.EXTENDED: "the prompt goes on where a stored one ends",
     Reason.BRANCHED: "the prompt parts from a stored one",
-    Reason.COLD: "nothing stored begins like this prompt",
+    Reason.COLD: "nothing stored begins with the first message of this prompt",
     Reason.NO_CHECKPOINT: "no checkpoint lies before the place where the prompts part",
     Reason.EVICTED: "a longer match was evicted to make room",
     Reason.OTHER_NAMESPACE: "the prompt is stored in another namespace only",

@@ -177,7 +177,10 @@ class PrefixCache:
         if self._evictor.remembers(prompt, namespace, cached):
             return Reason.EVICTED
         if not cached:
-            return Reason.NO_CHECKPOINT if parted else self._reason_cold(prompt, namespace, keys)
+            # What all prompts of a template begin with is nothing that anyone would miss.
+            first_end = prompt.boundaries[0].position if prompt.boundaries else 1
+            is_cold = parted < first_end
+            return self._reason_cold(prompt, namespace, keys) if is_cold else Reason.NO_CHECKPOINT
         if parted >= len(prompt) or cached >= self.placement.tail(prompt):
             return Reason.EXACT
         return Reason.BRANCHED if branch else Reason.EXTENDED
