@@ -6,7 +6,7 @@ One connection for each request, as most clients do on a machine of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from time import perf_counter
@@ -35,6 +35,7 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     reply_tokens: int = 0
+    timings_ms: dict[str, float] = field(default_factory=dict)  # where the server tells them
     ended: float = 0.0
 
     @property
@@ -55,6 +56,13 @@ class Answer:
         return said
 
 
+IsEnough = Callable[[Answer], bool]  # asked whenever something came
+
+
+def _never(_: Answer) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """Talks to one server."""
@@ -73,12 +81,19 @@ class Client:
         body = {"messages": list(messages), "max_tokens": max_tokens, **options}
         return self._ask("/v1/chat/completions", body | ({"tools": list(tools)} if tools else {}))
 
+    def chat_until(
+        self, is_enough: IsEnough, messages: Sequence[Message], max_tokens: int
+    ) -> Answer:
+        """Leaves when it is enough: no usage comes then. Raises NoAnswer."""
+        body = {"messages": list(messages), "max_tokens": max_tokens}
+        return self._ask("/v1/chat/completions", body, is_enough)
+
     def complete(self, prompt: str, *, max_tokens: int, **options: Any) -> Answer:
         """Raises NoAnswer."""
         body = {"prompt": prompt, "max_tokens": max_tokens, **options}
         return self._ask("/v1/completions", body)
 
-    def _ask(self, path: str, body: dict[str, Any]) -> Answer:
+    def _ask(self, path: str, body: dict[str, Any], is_enough: IsEnough = _never) -> Answer:
         asked = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
         answer = Answer(perf_counter())
@@ -91,6 +106,8 @@ class Client:
                 raise NoAnswer(f"{path}: {response.status} {words[:500]}")
             for event in _events(response):
                 _add(answer, event)
+                if is_enough(answer):
+                    break
         except OSError as error:
             raise NoAnswer(f"{path}: {error!r}") from error
         finally:
@@ -116,6 +133,8 @@ def _add(answer: Answer, event: dict[str, Any]) -> None:
         answer.prompt_tokens = usage["prompt_tokens"]
         answer.reply_tokens = usage["completion_tokens"]
         answer.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    if report := event.get("keepwarm"):
+        answer.timings_ms = report["timings_ms"]
     for choice in event["choices"]:
         delta = choice.get("delta") or choice
         content = delta.get("content") or delta.get("text") or ""

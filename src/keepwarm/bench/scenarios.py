@@ -50,4 +50,21 @@ SCENARIOS: dict[str, Entry] = {
         " prefill, without it, and mlx-lm's server.",
         num_rounds=1,
     ),
+    "agent": Entry(
+        "prompts that begin alike",
+        "5 users of one application: tools and system, tools only, a document in the user message,"
+        " and a text to be completed, each of 2,700 tokens that all of them share.",
+    ),
+    "burst": Entry(
+        "many requests at once with one system prompt",
+        "Requests that come at once: a system prompt of 2,700 tokens, and about 300 tokens of their"
+        " own; with an empty cache, and all of them again.",
+        options=(Option("requests", "6,32", "how many at once"),),
+    ),
+    "prefix": Entry(
+        "a prompt that was read before",
+        "Time to the first token of a new prompt, of the same again (exact) and with its last 23"
+        " tokens changed (nearest), as one message; and of as many tokens in 80 messages.",
+        options=(Option("lengths", "2000,8000", "tokens of a prompt"),),
+    ),
 }
