@@ -117,14 +117,14 @@ class Duel:
                 self._on_progress(f"round {number}, {words_}" if number else f"warming up {words_}")
                 talk = Talk(side, self._plan, self._tokenizer)
                 if number:
-                    self._scenario.play(talk, number)
                     self._talks.append((system, talk))
+                    self._scenario.play(talk, number)
                 elif not side.is_warm:
                     warm_up(talk)
                     side.is_warm = True
 
     def report(self) -> Report:
-        """Of all rounds that came to their end: at least one."""
+        """Of all cases that came to their end, also where the last play did not."""
         portrait = self._talks[0][1].side.portrait
         report = Report(self._name, self._plan.model, portrait["device"])
         report.machine["device"] = portrait["device_name"]
@@ -133,11 +133,16 @@ class Duel:
         return report
 
     def _rows(self) -> list[dict[str, Any]]:
-        """Case by case, ours before theirs."""
+        """Case by case, ours before theirs. Without ours there is nothing to compare with."""
         found: dict[tuple[str, str, str], list[Round]] = {}
-        for case in dict.fromkeys(case for _, talk in self._talks for case in talk.rounds):
+        ours = [talk for system, talk in self._talks if system.name == OURS.name]
+        for case in dict.fromkeys(case for talk in ours for case in talk.rounds):
             for system in self.systems:
-                rounds = [talk.rounds[case] for one, talk in self._talks if one == system]
+                rounds = [
+                    talk.rounds[case]
+                    for one, talk in self._talks
+                    if one == system and case in talk.rounds
+                ]
                 found[case, system.name, system.setting] = rounds
         return [row_of(*place, rounds) for place, rounds in found.items() if rounds]
 
@@ -145,7 +150,7 @@ class Duel:
         """Of one round of the first system, all cases together and each for itself."""
         by_case = {
             case: sum(exchange.max_cached_tokens for exchange in round_.exchanges)
-            for case, round_ in self._talks[0][1].rounds.items()
+            for case, round_ in max((talk.rounds for _, talk in self._talks), key=len).items()
         }
         return {"max_cached_tokens": sum(by_case.values()), "by_case": by_case}
 

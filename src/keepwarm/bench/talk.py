@@ -128,7 +128,11 @@ class Talk:
         self._case = name
         found = self.rounds.setdefault(name, Round())
         before = self.side.figures()
-        yield
+        try:
+            yield
+        except BaseException:
+            del self.rounds[name]  # half of it would pass for all
+            raise
         self.side.settle()
         after = self.side.figures()
         if after["read_tokens"] is not None:
