@@ -10,7 +10,7 @@ from keepwarm.server.account import Account
 def result(
     prompt: int, cached: int, generated: int, reason: Reason = Reason.COLD, queue_s: float = 0.0
 ) -> Result:
-    timings = Timings(queue_s=queue_s, prefill_s=0.0015)
+    timings = Timings(queue_s=queue_s, prefill_s=0.0015, insert_s=0.00075)
     source = Source.RAM if cached else Source.NONE
     tokens = list(range(generated))
     return Result("", tokens, "stop", prompt, cached, reason, timings, source)
@@ -29,7 +29,9 @@ def test_one_result_is_told_as_it_is() -> None:
         "prefilled_tokens": 6,
         "reason": "extended",
         "source": "ram",
-        "timings_ms": {"queue": 250.0, "lookup": 0, "restore": 0, "prefill": 1.5, "decode": 0},
+        "timings_ms": {
+            "queue": 250.0, "lookup": 0, "restore": 0, "prefill": 1.5, "insert": 0.75, "decode": 0,
+        },
     }
 
 

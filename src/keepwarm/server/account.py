@@ -49,6 +49,7 @@ class Account:
                     ("lookup", timings.lookup_s),
                     ("restore", timings.restore_s),
                     ("prefill", timings.prefill_s),
+                    ("insert", timings.insert_s),
                     ("decode", timings.decode_s),
                 )
             },

@@ -17,6 +17,7 @@ class TimingsMs(BaseModel):
     lookup: float
     restore: float
     prefill: float
+    insert: float
     decode: float
 
 
