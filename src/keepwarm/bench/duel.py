@@ -123,6 +123,11 @@ class Duel:
                     warm_up(talk)
                     side.is_warm = True
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether some case came to its end."""
+        return any(talk.rounds for system, talk in self._talks if system.name == OURS.name)
+
     def report(self) -> Report:
         """Of all cases that came to their end, also where the last play did not."""
         portrait = self._talks[0][1].side.portrait

@@ -1,0 +1,240 @@
+"""Scenarios of `keepwarm bench` on a GPU, in the shapes of large models, within a few minutes.
+
+    python -m bench.gpu --out DIR [--minutes 8] [--models qwen3_5-9b,qwen3-0.6b]
+
+The servers of a model start once and play all its scenarios. Each has its share of the time: what
+does not fit is skipped, and said so. Every report is written to DIR as soon as it is there; the
+tables come last, also when the run is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+
+from keepwarm.bench import duel
+from keepwarm.bench.report import Report
+from keepwarm.bench.scenarios import SCENARIOS
+from keepwarm.bench.talk import OURS, THEIRS, Plan
+from keepwarm.errors import KeepwarmError
+
+WIDTH = 110  # of the tables
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One scenario, as large as there is time for."""
+
+    scenario: str
+    cost_s: float  # a guess, all systems together; it may take half as long again
+    options: Mapping[str, list[int]] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # constants of its module
+    num_rounds: int = 1
+
+    @property
+    def module(self) -> Any:
+        return SCENARIOS[self.scenario].module(self.scenario)
+
+
+# mlx-lm reads some 330 tokens a second in the shape of Qwen3.5-9B: off Metal its DeltaNet is a loop
+# over the tokens. A decode step takes 8 to 17 ms, with anyone.
+_DELTA = (
+    Part("chat", 110),
+    Part("agent", 70, sizes={"NUM_USERS": 1}),
+    Part("prefix", 30, {"lengths": [2000]}),
+    Part("burst", 25, {"requests": [6]}),
+    Part("memory", 90),
+)
+_LIGHT = (
+    Part("prefix", 50, {"lengths": [2000, 20000, 100000]}),
+    Part("agent", 25),
+    Part("burst", 20, {"requests": [6, 32]}),
+    Part("chat", 60),
+    Part("memory", 60),
+)
+_LARGE = (
+    Part("agent", 40, sizes={"NUM_USERS": 1}),
+    Part("memory", 60),
+    Part("chat", 80, sizes={"NUM_TURNS": 20}),
+    Part("prefix", 30, {"lengths": [2000]}),
+    Part("burst", 20, {"requests": [6]}),
+)
+# Of any other shape: to try this script on a CPU.
+_TRIAL = (
+    Part("chat", 20, sizes={"NUM_TURNS": 3}),
+    Part("agent", 20, sizes={"NUM_USERS": 1, "DOCUMENT_LEN": 300, "NUM_TOOLS": 1}),
+    Part("prefix", 20, {"lengths": [200]}),
+    Part("burst", 20, {"requests": [2]}, {"SYSTEM_LEN": 300}),
+    Part("memory", 20),
+)
+PARTS = {
+    "qwen3_5-9b": _DELTA,
+    "qwen3-0.6b": _LIGHT,
+    "nemotron_h-30b-a3b": _LARGE,
+    "qwen3_5-35b-a3b": _LARGE,
+}
+ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not fit
+WITHOUT = {"no idle prefill"}  # settings that need one more server
+LOAD_S = 40.0  # to start the servers of a model, at most
+
+
+class TimeIsUp(Exception):
+    """A part has had its time."""
+
+
+class Stopped(Exception):
+    """The run was told to end."""
+
+
+def main() -> None:
+    args = _parser().parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGALRM, _raise(TimeIsUp))
+    signal.signal(signal.SIGTERM, _raise(Stopped))
+    run = Run(args.out, 60 * args.minutes)
+    try:
+        for model in args.models.split(","):
+            run.play(model)
+    except (Stopped, KeyboardInterrupt):
+        run.left_out.append("the rest: the run was stopped")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    run.show()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Scenarios of `keepwarm bench` on a GPU.")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the reports")
+    parser.add_argument("--minutes", type=float, default=8, metavar="N", help="in all (default: 8)")
+    parser.add_argument(
+        "--models", default="qwen3_5-9b,qwen3-0.6b,nemotron_h-30b-a3b", metavar="M,M",
+        help="shapes (default: %(default)s)",
+    )  # fmt: skip
+    return parser
+
+
+def _raise(fault: type[Exception]) -> Callable[..., None]:
+    def handler(*_: object) -> None:
+        raise fault
+
+    return handler
+
+
+class Run:
+    """All parts of some models, one after the other, until the time is up."""
+
+    def __init__(self, out: Path, total_s: float) -> None:
+        self._out = out
+        self._began = monotonic()
+        self._total_s = total_s
+        self._reports: dict[str, tuple[Report, Part]] = {}
+        self.left_out: list[str] = []
+
+    def play(self, model: str) -> None:
+        """All parts of a model. Raises Stopped."""
+        pairs = [(part, self._duel(model, part)) for part in PARTS.get(model, _TRIAL)]
+        both = [OURS.name, THEIRS.name]
+        with duel.Servers(model) as servers:
+            for names in [[name] for name in both] if model in ONE_AT_A_TIME else [both]:
+                # What one system had no time for, the other need not do.
+                pairs = [pair for pair in pairs if self._play(model, *pair, servers, names)]
+                servers.close()
+
+    def show(self) -> None:
+        """The tables."""
+        console = Console(width=WIDTH)
+        for report, part in self._reports.values():
+            console.print(duel.table(report, part.module))
+        for words in self.left_out:
+            console.print(f"Left out: {words}")
+        console.print(f"All in {self._spent_s:.0f} s.")
+
+    @property
+    def _spent_s(self) -> float:
+        return monotonic() - self._began
+
+    @property
+    def _left_s(self) -> float:
+        return self._total_s - self._spent_s
+
+    def _duel(self, model: str, part: Part) -> duel.Duel:
+        def on_progress(words: str) -> None:
+            print(f"{self._spent_s:4.0f} s: {model}, {part.scenario}: {words}", flush=True)
+
+        plan = Plan(model, part.num_rounds, options=part.options)
+        return duel.Duel(part.scenario, part.module, plan, on_progress)
+
+    def _play(
+        self, model: str, part: Part, found: duel.Duel, servers: duel.Servers, names: list[str]
+    ) -> bool:
+        """Whether it came to its end. Raises Stopped."""
+        cost_s = part.cost_s * len(names) / 2
+        where = f"{part.scenario} with {model}"
+        if self._left_s < cost_s:
+            self.left_out.append(f"{where}: takes some {cost_s:.0f} s, {self._left_s:.0f} are left")
+            return False
+        systems = [s for s in found.systems if s.name in names and s.setting not in WITHOUT]
+        try:
+            with _limit(min(1.5 * cost_s + LOAD_S, self._left_s)), _sizes(part):
+                found.play(systems, servers)
+        except (TimeIsUp, KeepwarmError, AssertionError) as fault:
+            words = "took too long" if isinstance(fault, TimeIsUp) else f"{fault}"
+            self.left_out.append(f"{where}, from some case on: {words}")
+            servers.close()  # who knows what they still do
+            return False
+        finally:
+            self._keep(f"{part.scenario}-{model}", found, part)
+        return True
+
+    def _keep(self, name: str, found: duel.Duel, part: Part) -> None:
+        """Writes what there is."""
+        if not found.has_rows:
+            return
+        report = found.report()
+        report.command = shlex.join(["python", "-m", "bench.gpu", *_without_out(sys.argv[1:])])
+        report.write(self._out / f"{name}.json")
+        self._reports[name] = (report, part)
+
+
+def _without_out(words: list[str]) -> list[str]:
+    words = [word for word in words if not word.startswith("--out=")]
+    if "--out" in words:
+        at = words.index("--out")
+        del words[at : at + 2]
+    return words
+
+
+@contextmanager
+def _limit(limit_s: float) -> Iterator[None]:
+    """Raises TimeIsUp in what runs within, when it has run so long."""
+    signal.setitimer(signal.ITIMER_REAL, max(0.01, limit_s))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def _sizes(part: Part) -> Iterator[None]:
+    """The constants of its module, as they shall be for this part. Mutates the module."""
+    plain = {name: getattr(part.module, name) for name in part.sizes}
+    try:
+        for name, size in part.sizes.items():
+            setattr(part.module, name, size)
+        yield
+    finally:
+        for name, size in plain.items():
+            setattr(part.module, name, size)
+
+
+if __name__ == "__main__":
+    main()
