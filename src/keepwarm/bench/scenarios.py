@@ -67,4 +67,16 @@ SCENARIOS: dict[str, Entry] = {
         " tokens changed (nearest), as one message; and of as many tokens in 80 messages.",
         options=(Option("lengths", "2000,8000", "tokens of a prompt"),),
     ),
+    "tools": Entry(
+        "a tool loop of a thinking model",
+        "10 tool calls and their results: thoughts sent back, left out, and left out by a template"
+        " that writes no empty block for them; and the first question after each loop.",
+        num_rounds=1,
+    ),
+    "branch": Entry(
+        "conversations that go another way",
+        "10 turns, then the fifth question is edited, the fifth answer and the last are generated"
+        " anew: how far what was cached lies from the most that any cache could have had.",
+        num_rounds=1,
+    ),
 }

@@ -193,6 +193,11 @@ class Talk:
         """More about the present case, for its row."""
         self.rounds[self._case].notes |= notes
 
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """Of the present case, so far."""
+        return self.rounds[self._case].exchanges
+
     def _reply(self, answer: Answer) -> list[int]:
         if self.plan.model in SHAPES:
             return self.script.reply(self.tokenizer)[: answer.reply_tokens]
