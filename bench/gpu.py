@@ -50,22 +50,21 @@ class Part:
 # over the tokens. A decode step takes 8 to 17 ms, with anyone.
 _DELTA = (
     Part("chat", 110),
-    Part("agent", 70, sizes={"NUM_USERS": 1}),
+    Part("agent", 85, sizes={"NUM_USERS": 2}),
     Part("prefix", 30, {"lengths": [2000]}),
     Part("burst", 25, {"requests": [6]}),
-    Part("memory", 90),
 )
 _LIGHT = (
     Part("prefix", 50, {"lengths": [2000, 20000, 100000]}),
     Part("agent", 25),
     Part("burst", 20, {"requests": [6, 32]}),
+    Part("memory", 60, sizes={"NUM_TURNS": 20, "NUM_TURNS_EACH": 3}),
     Part("chat", 60),
-    Part("memory", 60),
 )
 _LARGE = (
-    Part("agent", 40, sizes={"NUM_USERS": 1}),
-    Part("memory", 60),
-    Part("chat", 80, sizes={"NUM_TURNS": 20}),
+    Part("agent", 25, sizes={"NUM_USERS": 2}),
+    Part("memory", 60, sizes={"NUM_TURNS": 10, "NUM_TURNS_EACH": 2}),
+    Part("chat", 110),
     Part("prefix", 30, {"lengths": [2000]}),
     Part("burst", 20, {"requests": [6]}),
 )
@@ -75,7 +74,7 @@ _TRIAL = (
     Part("agent", 20, sizes={"NUM_USERS": 1, "DOCUMENT_LEN": 300, "NUM_TOOLS": 1}),
     Part("prefix", 20, {"lengths": [200]}),
     Part("burst", 20, {"requests": [2]}, {"SYSTEM_LEN": 300}),
-    Part("memory", 20),
+    Part("memory", 20, sizes={"NUM_TURNS": 2, "NUM_CHATS": 2, "NUM_TURNS_EACH": 1}),
 )
 PARTS = {
     "qwen3_5-9b": _DELTA,
@@ -84,7 +83,7 @@ PARTS = {
     "qwen3_5-35b-a3b": _LARGE,
 }
 ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not fit
-WITHOUT = {"no idle prefill"}  # settings that need one more server
+WITHOUT = {"no idle prefill", "24 entries"}  # settings that need one more server
 LOAD_S = 40.0  # to start the servers of a model, at most
 
 
