@@ -97,6 +97,7 @@ def _add_duel(scenarios: Any, name: str, entry: Entry) -> None:
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them, as a PNG in DIR")
 
 
 def run_duel(args: argparse.Namespace) -> int:
@@ -132,6 +133,12 @@ def _check_outputs(args: argparse.Namespace) -> None:
     """Not after minutes of measuring."""
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise BadInput(f"there is no folder {args.json.parent}")
+    if args.plot is not None:
+        from keepwarm.bench import plot
+
+        plot.check()
+        if args.plot.exists() and not args.plot.is_dir():
+            raise BadInput(f"{args.plot} is no folder")
 
 
 def _add_prefill(scenarios: Any) -> None:
@@ -270,6 +277,10 @@ def _show(table: Any, report: Report, args: argparse.Namespace) -> None:
     Console().print(table(report))
     if args.json is not None:
         report.write(args.json)
+    if args.plot is not None:
+        from keepwarm.bench import plot
+
+        plot.draw(report, args.plot)
 
 
 def _command(args: argparse.Namespace) -> str:
