@@ -20,7 +20,7 @@ PARALLEL := -n auto --dist worksteal
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format slow stress soak gpu demo serve chat clean distclean
+.PHONY: help setup test check format slow stress soak gpu bench docs demo serve chat clean distclean
 
 help: ## List the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for the command, such as --port 9000']"
@@ -60,6 +60,12 @@ gpu:
 	$(MAKE) setup VENV=.venv-cuda EXTRAS=cuda,dev
 	KEEPWARM_TEST_DEVICE=gpu .venv-cuda/bin/python -m pytest -m gpu $(ARGS)
 endif
+
+bench: $(STAMP) ## Run every scenario with four small models beside mlx-lm; an hour on 2 cores
+	$(BIN)/python -m bench.all $(ARGS)
+
+docs: $(STAMP) ## Make docs/benchmarks.md and its plots of what was measured
+	$(BIN)/python -m bench.docs $(ARGS)
 
 demo: $(STAMP) ## Show a conversation with the built-in model and what the cache did for each turn
 	$(BIN)/python examples/demo.py

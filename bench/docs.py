@@ -1,0 +1,162 @@
+"""Makes docs/benchmarks.md of the reports in bench/results, a template, and remarks.
+
+    python -m bench.docs [FILE ...]
+
+FILEs are reports to be kept in bench/results first, as `--json` wrote them. In the template a line
+`{{chat}}` stands for all that was measured with that scenario; what is to be said about it is in
+bench/remarks/chat.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bench import results
+from keepwarm.bench import duel, plot, prefill
+from keepwarm.bench.report import Report
+from keepwarm.bench.scenarios import SCENARIOS
+from keepwarm.bench.trace import scenario as trace
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+PLOTS = PAGE.parent / "plots"
+TEMPLATE = HERE / "benchmarks.md.in"
+REMARKS = HERE / "remarks"
+
+# Those that ask no servers: what they are, what they do, and their tables.
+_OTHERS: dict[str, tuple[str, str, Callable[[Report], Table]]] = {
+    "prefill": (
+        "how fast a new prompt is read",
+        "A prompt that is in no cache, read without a server; keepwarm stores its checkpoints."
+        " `ratio` is how many times faster keepwarm reads.",
+        prefill.table,
+    ),
+    "trace": (
+        "what the cache saves on recorded workloads",
+        "Recorded workloads through the real tree, placement and policy, with states replaced by"
+        " their sizes. The bound knows the future.",
+        trace.table,
+    ),
+}
+# Other models come after these, in the order of their names.
+_FIRST = ("qwen3_5-mini", "qwen3_5-dear", "qwen3_5-9b", "qwen3-0.6b")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes docs/benchmarks.md.")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a report to add")
+    for file in parser.parse_args().files:
+        print(results.keep(Report.read(file)).relative_to(HERE.parent))
+    reports = results.kept()
+    PAGE.write_text(page(reports), encoding="utf-8")
+    draw_all(reports)
+
+
+def page(reports: Sequence[Report]) -> str:
+    """The whole of it."""
+
+    def section(match: re.Match[str]) -> str:
+        name = match[1]
+        return "\n\n".join(_section(name, [r for r in reports if r.scenario == name]))
+
+    return re.sub(r"^\{\{(\w+)\}\}$", section, TEMPLATE.read_text(encoding="utf-8"), flags=re.M)
+
+
+def draw_all(reports: Sequence[Report]) -> None:
+    """The pictures that the page shows."""
+    PLOTS.mkdir(exist_ok=True)
+    wanted = [report for name in _names() for report in _shown(name, reports)]
+    for file in set(PLOTS.glob("*.png")) - {PLOTS / plot.name_of(report) for report in wanted}:
+        file.unlink()
+    for report in wanted:
+        plot.draw(report, PLOTS)
+
+
+def _names() -> list[str]:
+    return [*SCENARIOS, *_OTHERS]
+
+
+def _shown(name: str, reports: Sequence[Report]) -> list[Report]:
+    """One for each device: the first."""
+    found = _sorted([report for report in reports if report.scenario == name])
+    return [next(r for r in found if r.device == d) for d in dict.fromkeys(r.device for r in found)]
+
+
+def _sorted(reports: Sequence[Report]) -> list[Report]:
+    def place(report: Report) -> tuple[bool, int, str]:
+        first = _FIRST.index(report.model) if report.model in _FIRST else len(_FIRST)
+        return report.device == "gpu", first, report.model
+
+    return sorted(reports, key=place)
+
+
+# One section
+
+
+def _section(name: str, reports: Sequence[Report]) -> Iterator[str]:
+    title, words, table = _about(name)
+    yield f"## {name}: {title}"
+    yield words
+    shown = _shown(name, reports)
+    for report in shown:
+        yield _caption(report)
+        yield f"![{name}, {report.model}](plots/{plot.name_of(report)})"
+        yield markdown(table(report))
+    if others := [report for report in _sorted(reports) if report not in shown]:
+        yield "<details><summary>Other models</summary>"
+        for report in others:
+            yield _caption(report)
+            yield markdown(table(report))
+        yield "</details>"
+    if not reports:
+        yield f"Not measured yet: `keepwarm bench {name}`."
+    remark = REMARKS / f"{name}.md"
+    if remark.exists():
+        yield remark.read_text(encoding="utf-8").strip()
+
+
+def _about(name: str) -> tuple[str, str, Callable[[Report], Table]]:
+    if name in _OTHERS:
+        return _OTHERS[name]
+    entry = SCENARIOS[name]
+    return entry.help, entry.description, lambda report: duel.table(report, entry.module(name))
+
+
+def _caption(report: Report) -> str:
+    versions = ", ".join(f"{package} {number}" for package, number in report.versions.items())
+    return f"`{report.command}`, model `{report.model}`, {_machine(report)}; {versions}:"
+
+
+def _machine(report: Report) -> str:
+    found: dict[str, Any] = report.machine
+    device = re.sub(r"\((R|TM)\)|CPU @.*", "", str(found.get("device") or "")).strip()
+    if report.device == "gpu":
+        return f"one {device or 'GPU'}"
+    cores = f"{found['cores']} CPU cores"
+    return f"{cores} ({device}, {found['os']})" if device else cores
+
+
+def markdown(table: Table) -> str:
+    """A table of the terminal for a page."""
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    lines = [[_escaped(str(column.header)) for column in table.columns]]
+    lines.append(["---" if column.justify == "left" else "---:" for column in table.columns])
+    for cells in zip(*columns):
+        first, *rest = cells
+        name = f"**{first}**" if not any(rest) else first.strip()
+        lines.append([_escaped(name), *map(_escaped, rest)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("~", "\\~")
+
+
+if __name__ == "__main__":
+    main()
