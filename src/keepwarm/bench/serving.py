@@ -98,9 +98,10 @@ class Stage:
         mx.eval(self.model.parameters())
         flat: list[tuple[str, mx.array]] = tree_flatten(self.model.parameters())  # type: ignore[assignment]
         self.weights_bytes = sum(array.nbytes for _, array in flat)
-        self.portrait = portrait_of(self.model)
+        portrait = portrait_of(self.model)
         if self.name in SHAPES:
-            self.prompter = Prompter(self.model, tokenizer, self.portrait["vocab_size"])
+            self.prompter = Prompter(self.model, tokenizer, portrait["vocab_size"])
+        self.portrait = portrait  # the last: who waits for it may ask at once
 
     def play(self, **script: Any) -> None:
         """What it says from now on; a model that has learned to talk takes no notice."""

@@ -200,6 +200,8 @@ class Talk:
 
     def _reply(self, answer: Answer) -> list[int]:
         if self.plan.model in SHAPES:
-            return self.script.reply(self.tokenizer)[: answer.reply_tokens]
+            # Its end was said, and most engines have read it by then.
+            reply = self.script.reply(self.tokenizer) + words.ids(self.tokenizer, words.END)
+            return reply[: answer.reply_tokens]
         thought = f"{answer.thought}\n</think>\n\n" if answer.thought else ""
         return words.ids(self.tokenizer, f"{thought}{answer.content}")
