@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from models.sprout import checkpoint, decode, delta, net
+from models.sprout import carry, checkpoint, decode, delta, net
 from models.sprout.config import SPROUT, TINY, num_parameters
 from models.sprout.curriculum import LENGTHS, Curriculum, Plan
 from models.sprout.eval import SUITES, is_right_text
@@ -43,6 +43,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--total-minutes", type=float, help="of all runs: drives the schedule")
     parser.add_argument("--steps", type=int, help="stop after so many steps of this run")
     parser.add_argument("--resume", type=Path, help="a full checkpoint, or a folder of its parts")
+    parser.add_argument("--init", type=Path, help="weights of an earlier run, to begin with")
+    parser.add_argument("--init-tokenizer", type=Path, help="its tokenizer.json, if not the same")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
     parser.add_argument("--state", type=Path, default=Path.home() / "sprout" / "full.pt")
     parser.add_argument("--save-full", action="store_true", help="also full.part* into --out")
@@ -57,6 +59,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--never-force", action="store_true", help="lengthen by recall alone")
     parser.add_argument("--optimizer", choices=["muon", "adamw"], default="muon")
     parser.add_argument("--lr-scale", type=float, default=1.0)
+    parser.add_argument("--decay-share", type=float, default=0.2, help="of the time, at the end")
     parser.add_argument("--compile", action="store_true", help="fuse the delta rule's small parts")
     parser.add_argument("--probe-every-s", type=float, default=12.0)
     parser.add_argument("--num-probes", type=int, default=128)
@@ -120,15 +123,22 @@ class Trainer:
         if self.tokenizer.get_vocab_size() > shape.vocab_size:
             raise ValueError(f"{self.tokenizer.get_vocab_size()} tokens > {shape.vocab_size}")
         self.optimizer = Optimizer(self.model, args.optimizer, args.lr_scale)
-        plan = Plan(args.total_minutes * 60, tuple(args.lengths), args.pass_mark)
+        plan = Plan(
+            args.total_minutes * 60,
+            tuple(args.lengths),
+            args.pass_mark,
+            decay_share=args.decay_share,
+        )
         if args.never_force:
-            plan = Plan(plan.total_s, plan.lengths, plan.pass_mark, last_share=-1e9)
+            plan = replace(plan, last_share=-1e9)
         self.curriculum = Curriculum(plan)
         self.step = self.num_tokens = 0
         self.before_s = 0.0  # training seconds of earlier runs
         self.started = time.perf_counter()
         if args.resume is not None:
             self._restore(checkpoint.load_full(args.resume))
+        elif args.init is not None:
+            self._begin_trained(args.init, args.init_tokenizer)
         log.note(
             "start",
             parameters=num_parameters(shape),
@@ -289,6 +299,12 @@ class Trainer:
             "elapsed_s": self.elapsed_s,
             "next_index": self.feed.next_index,
         }
+
+    def _begin_trained(self, weights: Path, tokenizer: Path | None) -> None:
+        """Begin with the weights of an earlier run, which needs no short rows to learn to recall."""
+        old = tokenizer or self.args.tokenizer / "tokenizer.json"
+        self.model.load_state_dict(carry.load_carried(weights, old, self.tokenizer))
+        self.curriculum.stage = len(self.curriculum.plan.lengths) - 1
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["weights"])
