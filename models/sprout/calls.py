@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.sprout.chat import Chat, Message, Turn, estimated_len
+from models.sprout.lexicon import listed
 from models.sprout.toolbox import SPECS, Tool, draw, make_tools
 
 Args = dict[str, Any]
@@ -68,13 +69,28 @@ def _call(chat: Chat, calls: list[tuple[str, Args]], thought: str) -> Message:
     return {"role": "assistant", "content": "", "reasoning_content": thought, "tool_calls": made}
 
 
-def _result(chat: Chat, tool: Tool) -> tuple[dict[str, Any], str]:
+def _result(chat: Chat, tool: Tool, arguments: Args) -> tuple[Args, str]:
     """What the tool gives back, as data and as text."""
     data = {key: draw(chat.rng, chat.lexicon, kind) for key, kind in tool.spec.results}
     roll = chat.rng.random()
     if roll < 0.65:
-        return data, json.dumps(data, ensure_ascii=False)
+        shown = _wrapped(chat, data, arguments) if chat.lexicon.is_training else data
+        return data, json.dumps(shown, ensure_ascii=False)
     return data, ", ".join(f"{key}: {value}" for key, value in data.items())
+
+
+def _wrapped(chat: Chat, data: Args, arguments: Args) -> Args:
+    """What servers put around the data that was asked for."""
+    roll = chat.rng.random()
+    if roll < 0.45:
+        return data
+    if roll < 0.65:
+        return {**arguments, **data}
+    if roll < 0.75:
+        return {"ok": True, **data}
+    if roll < 0.85:
+        return {"status": "ok", "data": data}
+    return {"result": data}
 
 
 def _answer(
@@ -130,7 +146,7 @@ def result_loop(chat: Chat, num_calls: int) -> Loop:
     by_name = {tool.name: tool for tool in chat.toolbox}
     answers, values, told = [], [], []
     for index, (name, arguments) in enumerate(loop.calls):
-        data, text = _result(chat, by_name[name])
+        data, text = _result(chat, by_name[name], arguments)
         loop.messages.append(_tool_message(reply, index, text))
         answer, found = _answer(chat, by_name[name], arguments, data)
         answers.append(answer)
@@ -144,11 +160,38 @@ def _single(chat: Chat) -> Loop:
     loop = call_loop(chat)
     name, arguments = loop.calls[0]
     tool = next(tool for tool in chat.toolbox if tool.name == name)
-    data, text = _result(chat, tool)
-    loop.messages.append(_tool_message(loop.messages[-1], 0, text))
+    data, text = _result(chat, tool, arguments)
     answer, values = _answer(chat, tool, arguments, data)
+    if chat.lexicon.is_training and chat.rng.random() < 0.3:
+        text, answer, values = _other_result(chat)
+    loop.messages.append(_tool_message(loop.messages[-1], 0, text))
     source = chat.rng.choice(("The tool says", "The result is", "The tool gave back"))
     return _finished(loop, f"{source}: {text}.", answer, values)
+
+
+_KEYS = (
+    "temperature", "condition", "humidity", "total", "count", "balance", "distance", "colour", "size", "title", "level", "speed", "score",
+    "amount", "name", "place", "id", "code", "day", "weather", "price", "owner", "city", "time", "unit", "phone", "state",
+)  # fmt: skip
+_FAULTS = ("not found", "no answer", "timeout", "access denied", "unknown name", "out of order")
+
+
+def _other_result(chat: Chat) -> tuple[str, str, tuple[str, ...]]:
+    """A result under keys that the tool never spoke of, or a fault: text, answer and values."""
+    rng = chat.rng
+    if rng.random() < 0.15:
+        fault = rng.choice(_FAULTS)
+        answer = rng.choice((f"The tool says: {fault}.", f"Sorry, the tool failed: {fault}."))
+        return json.dumps({"error": fault}), answer, (fault,)
+    kinds = ("word", "small", "number", "place", "person", "colour", "code", "day", "item")
+    data = {
+        key: draw(rng, chat.lexicon, rng.choice(kinds))
+        for key in rng.sample(_KEYS, rng.randint(1, 3))
+    }
+    indent = 2 if rng.random() < 0.15 else None
+    said = listed([f"the {key} is {value}" for key, value in data.items()])
+    answer = rng.choice((f"The tool says that {said}.", f"{said[0].upper()}{said[1:]}."))
+    return json.dumps(data, indent=indent), answer, tuple(str(value) for value in data.values())
 
 
 def _finished(loop: Loop, thought: str, answer: str, values: tuple[str, ...]) -> Loop:
@@ -162,7 +205,7 @@ def second_call_loop(chat: Chat) -> Loop:
     (one, one_args), (other, other_args) = loop.calls
     by_name = {tool.name: tool for tool in chat.toolbox}
     first = _call(chat, [(one, one_args)], _thought(chat, by_name[one], one_args))
-    _, text = _result(chat, by_name[one])
+    _, text = _result(chat, by_name[one], one_args)
     second = _call(chat, [(other, other_args)], f"Now I call {other} with {_told(other_args)}.")
     user = loop.messages[0]
     return Loop([user, first, _tool_message(first, 0, text), second], ((other, other_args),))

@@ -122,4 +122,8 @@ class Chat:
         self.messages.append({"role": "assistant", "content": answer})
 
     def system_message(self) -> list[Message]:
-        return [{"role": "system", "content": "\n".join(self.system)}] if self.system else []
+        if not self.system:
+            return []
+        # People write one paragraph as well as one line for each rule.
+        is_paragraph = self.lexicon.is_training and self.rng.random() < 0.3
+        return [{"role": "system", "content": (" " if is_paragraph else "\n").join(self.system)}]

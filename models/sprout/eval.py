@@ -51,6 +51,8 @@ SUITES = (
     Suite("persona", "persona", 300, 0.95),
     Suite("smalltalk", "smalltalk", 150, 0.95),
     Suite("world", "world", 200, 0.90),
+    Suite("rules", "rules", 300, 0.90),
+    Suite("pairs", "pairs", 300, 0.90),
 )
 
 

@@ -84,6 +84,8 @@ class FactBook:
     _keys: dict[tuple[str, str], int] = field(default_factory=dict)
     _values: dict[tuple[str, str], int] = field(default_factory=dict)
     _words: dict[str, str] = field(default_factory=dict)  # word of a subject → the subject
+    linked: set[str] = field(default_factory=set)  # sentences that tell one fact under two keys
+    at_once: set[str] = field(default_factory=set)  # sentences that tell several facts
 
     def new_subject(self, kind: str) -> str | None:
         """One that shares no telling word with another of this conversation, or None."""
@@ -154,6 +156,13 @@ class FactBook:
 
     def replace(self, old: Fact, new: Fact) -> None:
         self.facts[self.facts.index(old)] = new
+
+    def also(self, fact: Fact, relation: Relation, subject: str) -> Fact:
+        """The same value under another key: what "my sister" does, Eva does."""
+        alias = Fact(relation, subject, fact.value, fact.text, fact.source)
+        self._keys[relation.key, subject.lower()] = len(self.facts)
+        self.facts.append(alias)
+        return alias
 
     def values(self) -> list[str]:
         return [fact.value for fact in self.facts]
@@ -251,3 +260,14 @@ def _slipped(rng: Random, text: str) -> str:
     right, wrong = rng.choice(_SLIPS)
     head, found, tail = text.partition(f"{right} ")
     return f"{head}{wrong} {tail}" if found else text
+
+
+_CONTRACTED = (("What is ", "What's "), ("Where is ", "Where's "), ("Who is ", "Who's "))
+
+
+def contracted(rng: Random, text: str) -> str:
+    """ "What's my name?" at times, as most people have it."""
+    if rng.random() < 0.15:
+        for whole, short in _CONTRACTED:
+            text = text.replace(whole, short).replace(whole.lower(), short.lower())
+    return text

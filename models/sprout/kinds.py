@@ -17,6 +17,7 @@ from models.sprout.calls import (
 from models.sprout.chat import Chat, Message, Turn
 from models.sprout.check import holds
 from models.sprout.documents import document, prose
+from models.sprout.family import told_again_turn, told_at_once
 from models.sprout.personas import add_persona, persona_turn
 from models.sprout.rules import (
     add_brief,
@@ -27,6 +28,7 @@ from models.sprout.rules import (
     add_taboo,
     obeyed,
     secret_turn,
+    tell_rules,
 )
 from models.sprout.sums import number_turn
 from models.sprout.talk import echo_turn, talk_turn, world_turn
@@ -42,20 +44,22 @@ from models.sprout.turns import (
 
 # Kind → (share of the mixture, shortest length in tokens that it fits in).
 KINDS: dict[str, tuple[float, int]] = {
-    "recall": (0.32, 0),
-    "absent": (0.08, 0),
-    "rule": (0.16, 150),
-    "persona": (0.05, 150),
-    "tool": (0.16, 160),
+    "recall": (0.24, 0),
+    "absent": (0.06, 0),
+    "rule": (0.11, 150),
+    "rules": (0.11, 150),  # the harder ones
+    "persona": (0.09, 150),
+    "tool": (0.13, 160),
     "tool_result": (0.06, 240),
     "arithmetic": (0.05, 80),
-    "smalltalk": (0.07, 0),
-    "world": (0.05, 80),
+    "smalltalk": (0.06, 0),
+    "world": (0.04, 80),
     "told": (0.01, 0),
+    "pairs": (0.04, 120),
 }
 
 # About how many tokens the last question and reply take, with a thought.
-_LAST_LENS = {"tool": 100, "tool_result": 150, "rule": 100}
+_LAST_LENS = {"tool": 100, "tool_result": 150, "rule": 100, "rules": 100}
 
 _INTROS = (
     "Here are some notes.", "Read this text.", "Please read this:", "Document:", "I have some notes for you:",
@@ -151,12 +155,24 @@ def past_turns(chat: Chat, reserve: int) -> None:
             maker = rng.choices(makers, shares)[0] if not chat.pending else recall_turn
             if len(chat.book.facts) < 3 and not chat.pending:
                 maker = rng.choice((*_EMPTY, recall_turn, recall_turn))
+        if chat.lexicon.is_training and not chat.pending:
+            maker = _further(chat) or maker
         turn = fitted(chat, maker(chat))
         if turn is None:
             num_fails += 1
             continue
         num_fails = 0
         chat.say(turn.user, turn.answer)
+
+
+def _further(chat: Chat) -> Callable[[Chat], Turn | None] | None:
+    """What only training speaks of in passing."""
+    roll = chat.rng.random()
+    if chat.persona is not None and roll < 0.25:
+        return persona_turn
+    if roll > 0.97:
+        return told_at_once
+    return echo_turn if roll > 0.95 else None
 
 
 def _past_loop(chat: Chat) -> None:
@@ -184,7 +200,8 @@ def _first_of(chat: Chat, *makers: Callable[[Chat], Turn | None]) -> Turn:
 
 
 # How often each kind of rule is the one that is asked for.
-_VARIANTS = (("plain", "brief", "capitals", "replaces", "secret", "taboo"), (60, 9, 8, 8, 8, 7))
+_RULE_NAMES = ("plain", "brief", "capitals", "replaces", "secret", "taboo")
+_VARIANTS = {"rule": (60, 9, 8, 8, 8, 7), "rules": (62, 14, 7, 7, 4, 6)}
 
 
 def _set_scene(chat: Chat, kind: str, variant: str) -> None:
@@ -196,7 +213,7 @@ def _set_scene(chat: Chat, kind: str, variant: str) -> None:
         add_persona(chat)
     elif rng.random() < 0.3 and chat.target_len > 80:
         chat.add_system(chat.lexicon.wording(rng, _PLAIN_SYSTEM))
-    if kind not in ("rule", "tool") and chat.target_len > 150 and rng.random() < 0.08:
+    if kind not in ("rule", "rules", "tool") and chat.target_len > 150 and rng.random() < 0.08:
         add_rules(chat, 1)
     if kind in ("tool", "tool_result"):
         add_tools(chat, max(1, min(rng.randint(1, 6), (chat.target_len - 90) // 60)))
@@ -208,12 +225,15 @@ def compose(chat: Chat, kind: str, is_thinking: bool) -> Loop:
     """Fills `chat` and gives the last question and reply, as messages with what makes it right."""
     rng = chat.rng
     reserve = _LAST_LENS.get(kind, 75) - (0 if is_thinking else 30)
-    variant = rng.choices(*_VARIANTS)[0] if kind == "rule" else ""
+    variant = rng.choices(_RULE_NAMES, _VARIANTS[kind])[0] if kind in _VARIANTS else ""
     _set_scene(chat, kind, variant)
-    if kind == "rule":
-        _RULE_SCENES.get(variant, _plain_rules)(chat)
+    if kind in _VARIANTS:
+        plain = _plain_rules if kind == "rule" else _hard_rules
+        _RULE_SCENES.get(variant, plain)(chat)
+    if kind == "pairs":
+        _tell_at_once(chat, reserve)
     room = int((chat.room - reserve) * _fact_share(chat, kind))
-    if kind in ("recall", "absent", "rule") or room > 30:
+    if kind in ("recall", "absent", "rule", "rules") or room > 30:
         set_facts(chat, max(room, 14))
     extra = _late_rule(chat, variant)
     past_turns(chat, reserve)
@@ -225,13 +245,30 @@ def compose(chat: Chat, kind: str, is_thinking: bool) -> Loop:
 
 def _fact_share(chat: Chat, kind: str) -> float:
     """How much of the room facts take; the rest is for questions, from which recall is learned."""
-    if kind not in ("recall", "absent", "rule"):
+    if kind not in ("recall", "absent", "rule", "rules"):
         return chat.rng.uniform(0.0, 0.7)
     return chat.rng.uniform(0.3, 0.85) if chat.target_len > 200 else chat.rng.uniform(0.7, 1.0)
 
 
 def _plain_rules(chat: Chat) -> None:
     add_rules(chat, 1 if chat.rng.random() < 0.75 else 2)
+
+
+def _hard_rules(chat: Chat) -> None:
+    """Mostly two at once; at times the user gives them."""
+    num_rules = 2 if chat.rng.random() < 0.75 else 1
+    if chat.rng.random() < 0.25 and chat.target_len > 200:
+        tell_rules(chat, num_rules)
+    else:
+        add_rules(chat, num_rules)
+
+
+def _tell_at_once(chat: Chat, reserve: int) -> None:
+    """The user tells several things, each time more than one."""
+    for _ in range(chat.rng.randint(1, 3)):
+        turn = fitted(chat, told_at_once(chat)) if chat.room > reserve + 40 else None
+        if turn is not None:
+            chat.say(turn.user, turn.answer)
 
 
 _RULE_SCENES: dict[str, Callable[[Chat], None]] = {
@@ -274,7 +311,7 @@ def _last_turn(chat: Chat, kind: str, variant: str, extra: Turn | None) -> Turn:
     if kind == "recall":
         is_double = chat.target_len > 250 and chat.rng.random() < 0.06
         return _first_of(chat, both_turn if is_double else recall_turn, recall_turn, told_turn)
-    if kind == "rule":
+    if kind in _VARIANTS:
         return _rule_end(chat, variant, extra)
     makers: dict[str, Callable[[Chat], Turn | None]] = {
         "absent": absent_turn,
@@ -283,8 +320,10 @@ def _last_turn(chat: Chat, kind: str, variant: str, extra: Turn | None) -> Turn:
         "smalltalk": echo_turn if chat.messages and chat.rng.random() < 0.12 else talk_turn,
         "world": world_turn,
         "told": told_turn,
+        "pairs": told_again_turn,
     }
-    return _first_of(chat, makers[kind], makers[kind])
+    rest = (told_at_once,) if kind == "pairs" else ()
+    return _first_of(chat, makers[kind], makers[kind], *rest)
 
 
 def _rule_end(chat: Chat, variant: str, extra: Turn | None) -> Turn:

@@ -164,7 +164,14 @@ class Lexicon:
     def draw(self, rng: Random, kind: str) -> str:
         return self._makers[kind](rng)
 
-    def of(self, rng: Random, options: tuple[str, ...]) -> str:
+    @property
+    def is_training(self) -> bool:
+        return self.allows is is_for_training
+
+    def of(self, rng: Random, options: tuple[str, ...], more: tuple[str, ...] = ()) -> str:
+        """One of `options` that may be used; training draws from `more`, too."""
+        if more and self.is_training:
+            options += more
         return rng.choice(_part(options, self.allows))
 
     def noun(self, rng: Random, options: tuple[str, ...]) -> str:
@@ -174,11 +181,12 @@ class Lexicon:
             return self._until(lambda: _blended(rng, options))
         return self.of(rng, options)
 
-    def wording(self, rng: Random, options: tuple[str, ...]) -> str:
-        """A way of asking or telling. Evaluation mixes a quarter of new ones with those of training."""
+    def wording(self, rng: Random, options: tuple[str, ...], more: tuple[str, ...] = ()) -> str:
+        """A way of asking or telling. Evaluation mixes a quarter of new ones with those of training
+        and knows nothing of `more`."""
         if self.allows is is_held_out and rng.random() < 0.75:
             return rng.choice(_part(options, is_for_training))
-        return self.of(rng, options)
+        return self.of(rng, options, more)
 
     def _until(self, make: Callable[[], str]) -> str:
         while not self.allows(text := make()):
@@ -193,7 +201,8 @@ class Lexicon:
         roll = rng.random()
         if roll < 0.55:
             return self.noun(rng, words.NAMES)
-        if roll < 0.9:
+        # Training meets more of those with two names: the second is easily dropped.
+        if roll < (0.8 if self.is_training else 0.9):
             return self.invented(rng).capitalize()
         return f"{self.of(rng, words.NAMES)} {self.invented(rng).capitalize()}"
 

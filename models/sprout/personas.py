@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from models.sprout import more
 from models.sprout.chat import Chat, Turn
 from models.sprout.lexicon import Lexicon, article
 from models.sprout.rules import Rule
@@ -97,7 +98,7 @@ class Persona:
 
 def _keeps(rng: Random, lexicon: Lexicon) -> str:
     if rng.random() < 0.55:
-        return lexicon.of(rng, _KEEPS)
+        return lexicon.of(rng, _KEEPS, more.KEEPS)
     return f"{lexicon.draw(rng, 'job')} in {lexicon.place(rng)}"
 
 
@@ -108,11 +109,15 @@ def add_persona(chat: Chat) -> Persona:
     if rng.random() < 0.4:
         name = f"{rng.choice(_TITLES)} {name}"
     keeps = _keeps(rng, lexicon)
-    parts = [lexicon.wording(rng, _PROMPTS).format(n=name, k=article(keeps), ak=article(keeps))]
+    parts = [
+        lexicon.wording(rng, _PROMPTS, more.PERSONA_PROMPTS).format(
+            n=name, k=article(keeps), ak=article(keeps)
+        )
+    ]
     home = likes = ""
     pet = ("", "")
     if rng.random() < 0.4:
-        manner, cry = rng.choice(_MANNERS)
+        manner, cry = rng.choice(_MANNERS + more.MANNERS if lexicon.is_training else _MANNERS)
         parts.append(f"{manner} Begin every answer with {cry}" if rng.random() < 0.7 else manner)
         chat.rules.append(Rule("cries", cry, manner, f"I begin with {cry}"))
     if rng.random() < 0.35:
@@ -148,7 +153,9 @@ def persona_turn(chat: Chat) -> Turn | None:
             f"Hi! {name} is here.",
             f"Welcome! I am {name}, {keeps}.",
         )
-        return _turn(chat, _GREETINGS, f"I am {name}, {keeps}.", answers, name)
+        return _turn(
+            chat, (_GREETINGS, more.PERSONA_GREETINGS), f"I am {name}, {keeps}.", answers, name
+        )
     if about == "name":
         answers = (
             f"I am {name}.",
@@ -156,29 +163,37 @@ def persona_turn(chat: Chat) -> Turn | None:
             f"I am {name}, {keeps}.",
             f"They call me {name}.",
         )
-        return _turn(chat, _NAME_ASKS, f"I am {name}, {keeps}.", answers, name)
+        return _turn(chat, (_NAME_ASKS, more.NAME_ASKS), f"I am {name}, {keeps}.", answers, name)
     if about == "job":
         answers = (f"I am {keeps}.", f"I am {name}, {keeps}.", f"I work as {keeps}.")
-        return _turn(chat, _JOB_ASKS, f"I am {keeps}.", answers, persona.keeps)
+        return _turn(chat, (_JOB_ASKS, more.JOB_ASKS), f"I am {keeps}.", answers, persona.keeps)
     if about == "home":
         answers = (f"I live in {persona.home}.", f"My home is in {persona.home}.")
-        return _turn(chat, _HOME_ASKS, f"I live in {persona.home}.", answers, persona.home)
+        return _turn(
+            chat, (_HOME_ASKS, more.HOME_ASKS), f"I live in {persona.home}.", answers, persona.home
+        )
     if about == "like":
         answers = (f"I love {persona.likes}.", f"I like {persona.likes} best.")
-        return _turn(chat, _LIKE_ASKS, f"I love {persona.likes}.", answers, persona.likes)
+        return _turn(
+            chat, (_LIKE_ASKS, more.LIKE_ASKS), f"I love {persona.likes}.", answers, persona.likes
+        )
     kind, pet = persona.pet
     answers = (f"I have a {kind} named {pet}.", f"My {kind} is called {pet}.")
-    return _turn(chat, _PET_ASKS, f"I have a {kind} named {pet}.", answers, pet)
+    return _turn(chat, (_PET_ASKS, more.PET_ASKS), f"I have a {kind} named {pet}.", answers, pet)
 
 
 def _turn(
-    chat: Chat, asks: tuple[str, ...], told: str, answers: tuple[str, ...], value: str
+    chat: Chat,
+    asks: tuple[tuple[str, ...], tuple[str, ...]],  # of all, and of training alone
+    told: str,
+    answers: tuple[str, ...],
+    value: str,
 ) -> Turn:
     about = chat.rng.choice(("The user asks about me.", "The user wants to know about me."))
     said = "You are" + told[4:] if told.startswith("I am") else told
     thought = f"{about} {told}" if said == told else f"{about} The system prompt says: {said}"
     return Turn(
-        chat.lexicon.wording(chat.rng, asks),
+        chat.lexicon.wording(chat.rng, *asks),
         thought,
         chat.rng.choice(answers),
         "persona",

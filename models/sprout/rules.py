@@ -3,10 +3,11 @@ a reply obeys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from models.sprout import more
 from models.sprout.chat import Chat, Turn
 from models.sprout.facts import Fact
 from models.sprout.lexicon import Lexicon
@@ -121,7 +122,19 @@ _REMINDERS = {
 }
 
 
+def _phrase(rng: Random, lexicon: Lexicon) -> str:
+    """A few words that are said as a whole."""
+    if rng.random() < 0.3:
+        return lexicon.of(rng, more.PHRASES)
+    one, other = lexicon.word(rng), lexicon.draw(rng, rng.choice(("item", "food", "word")))
+    return rng.choice(("{} and {}", "{} or {}", "long live {} {}", "{} for {}", "{} {}")).format(
+        one, other
+    )
+
+
 def _sign(rng: Random, lexicon: Lexicon, name: str) -> str:
+    if name in ("ends", "begins") and lexicon.is_training and rng.random() < 0.2:
+        return _phrase(rng, lexicon)
     if name == "ends" and rng.random() < 0.4:
         return rng.choice(_SIGNS)
     if name in ("ends", "begins"):
@@ -143,12 +156,12 @@ def make_rule(rng: Random, lexicon: Lexicon, name: str) -> Rule:
             rng.choice((sign, f"the word {sign}", f'"{sign}"')) if " " not in sign else f'"{sign}"'
         )
     ends = {"a": sign[:1], "b": sign[-1:]}
-    text = lexicon.wording(rng, _WORDINGS[name]).format(x=quoted, **ends)
+    text = lexicon.wording(rng, _WORDINGS[name], more.RULES[name]).format(x=quoted, **ends)
     return Rule(name, sign, text, _REMINDERS[name].format(x=sign, **ends))
 
 
-def add_rules(chat: Chat, num_rules: int) -> None:
-    """Puts rules that go together into the system prompt."""
+def _new_rules(chat: Chat, num_rules: int) -> Iterator[Rule]:
+    """Rules that go with those of the conversation, until it has so many. Mutates `chat.rules`."""
     for name in chat.rng.sample(list(_WORDINGS), len(_WORDINGS)):
         if len(chat.rules) == num_rules:
             return
@@ -158,7 +171,32 @@ def add_rules(chat: Chat, num_rules: int) -> None:
             continue
         rule = make_rule(chat.rng, chat.lexicon, name)
         chat.rules.append(rule)
+        yield rule
+
+
+def add_rules(chat: Chat, num_rules: int) -> None:
+    """Puts rules that go together into the system prompt."""
+    for rule in _new_rules(chat, num_rules):
         chat.add_system(rule.text)
+
+
+_ORDERS = ("", "", "", "Please: ", "From now on: ", "New rule: ", "A rule for you: ", "Do this: ")
+_AGREED = (
+    "Ok, I will do that.", "All right.", "Sure, I will.", "Yes, as you wish.", "Ok.", "Gladly.", "I will.", "Understood.",
+)  # fmt: skip
+
+
+def tell_rules(chat: Chat, num_rules: int) -> None:
+    """The user gives the rules, one in each message, and they hold from then on."""
+    rng = chat.rng
+    for rule in _new_rules(chat, num_rules):
+        text = rng.choice(_ORDERS) + rule.text
+        if rng.random() < 0.4:
+            text = text.rstrip(".")
+        if rng.random() < 0.4 and not text.startswith(('"', rule.sign or "-")):
+            text = text[0].lower() + text[1:]
+        agreed = Turn("", "", rng.choice(_AGREED), "", is_upper_safe=True)
+        chat.say(text, obeyed(agreed, chat.rules).answer)
 
 
 def obeyed(turn: Turn, rules: list[Rule]) -> Turn:
@@ -241,19 +279,19 @@ _TABOO_REPLIES = (
 
 
 def add_brief(chat: Chat) -> None:
-    text = chat.lexicon.wording(chat.rng, BRIEF)
+    text = chat.lexicon.wording(chat.rng, BRIEF, more.BRIEF)
     chat.rules.append(Rule("brief", "", text, "I must answer with the value only."))
     chat.add_system(text)
 
 
 def add_capitals(chat: Chat) -> None:
-    text = chat.lexicon.wording(chat.rng, CAPITALS)
+    text = chat.lexicon.wording(chat.rng, CAPITALS, more.CAPITALS)
     chat.rules.append(Rule("capitals", "", text, "I must write in capital letters."))
     chat.add_system(text)
 
 
 def add_replacing(chat: Chat, fact: Fact, other: str) -> None:
-    text = chat.lexicon.wording(chat.rng, _REPLACING).format(a=fact.value, b=other)
+    text = chat.lexicon.wording(chat.rng, _REPLACING, more.REPLACING).format(a=fact.value, b=other)
     reminder = f"I must say {other} instead of {fact.value}."
     chat.rules.append(Rule("replaces", fact.value, text, reminder, other))
     chat.add_system(text)
@@ -261,7 +299,7 @@ def add_replacing(chat: Chat, fact: Fact, other: str) -> None:
 
 def add_secret(chat: Chat) -> None:
     secret = chat.lexicon.word(chat.rng)
-    text = chat.lexicon.wording(chat.rng, _SECRET).format(x=secret)
+    text = chat.lexicon.wording(chat.rng, _SECRET, more.SECRET).format(x=secret)
     chat.rules.append(Rule("secret", secret, text, ""))
     chat.add_system(text)
 
@@ -271,7 +309,7 @@ def secret_turn(chat: Chat) -> Turn | None:
     if secret is None:
         return None
     return Turn(
-        chat.lexicon.wording(chat.rng, _SECRET_ASKS),
+        chat.lexicon.wording(chat.rng, _SECRET_ASKS, more.SECRET_ASKS),
         chat.rng.choice(
             ("The user asks for the secret word. I must not tell it.",
              "I was told to keep the secret word to myself.")
@@ -283,7 +321,7 @@ def secret_turn(chat: Chat) -> Turn | None:
 
 
 def add_taboo(chat: Chat, fact: Fact) -> None:
-    text = chat.lexicon.wording(chat.rng, _TABOO).format(x=fact.subject)
+    text = chat.lexicon.wording(chat.rng, _TABOO, more.TABOO).format(x=fact.subject)
     chat.rules.append(Rule("taboo", fact.subject, text, f"I may not talk about {fact.subject}."))
     chat.add_system(text)
 

@@ -45,7 +45,8 @@ def _steps(one: int, other: int, sign: str) -> str:
 def sum_turn(chat: Chat) -> Turn:
     rng, lexicon = chat.rng, chat.lexicon
     sign = rng.choice("++-")
-    largest = rng.choice((20, 50, 100, 100, 200) if chat.shows_working else (10, 20, 30))
+    without_working = (10, 20, 20, 30, 50, 100) if lexicon.is_training else (10, 20, 30)
+    largest = rng.choice((20, 50, 100, 100, 200) if chat.shows_working else without_working)
     one, other = _pair(rng, lexicon, largest, sign)
     result = one + other if sign == "+" else one - other
     thing = plural(lexicon.draw(rng, "item"))

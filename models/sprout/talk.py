@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models.sprout import more
 from models.sprout.chat import Chat, Turn
 
 
@@ -174,6 +175,27 @@ INTENTS = (
     ),
 )  # fmt: skip
 
+# For training alone: the suites talk of those above.
+MORE_INTENTS = (
+    Intent(
+        "maker", "The user asks who made me. I am sprout and come with keepwarm.",
+        ("Who has made you?", "who built you", "Who created you?", "who trained you?", "Who is your maker?", "who wrote you", "where do you come from?",
+         "Who programmed you?", "how were you made?", "Who owns you?", "what were you trained on?", "so who made you", "and who made you",
+         "which company made you?", "Who are your makers?", "what are you made of?"),
+        ("I am sprout. The makers of keepwarm made me.", "I am sprout. I come with keepwarm and was made for it.",
+         "The people who made keepwarm made me, too. My name is sprout.",
+         "I am sprout, a model made for keepwarm. I learned from dialogues that a program made up."),
+        ("sprout",), is_opening=True,
+    ),
+    Intent(
+        "meet", "The user is glad to meet me.",
+        ("nice to meet you", "Nice to meet you!", "pleased to meet you", "Good to see you.", "great to meet you, sprout", "nice meeting you"),
+        ("Nice to meet you, too! How can I help?", "I am glad to meet you, too.", "Nice to meet you, too! Tell me something about you."),
+        ("meet", "glad"), is_opening=True,
+    ),
+)  # fmt: skip
+_OWN = ("who", "can do", "greeting", "likes", "maker")  # personas answer these for themselves
+
 _WORLD = (
     "What is the capital of {place}?", "Who was {person}?", "explain quantum physics", "What is the weather like today?",
     "Who won the world cup?", "How do I cook {food}?", "what is the meaning of life", "Explain black holes.", "What time is it?",
@@ -264,13 +286,13 @@ def echo_turn(chat: Chat) -> Turn | None:
     if not any(letter.isalnum() for letter in asked):
         return None
     if chat.rng.random() < 0.5:
-        user = chat.lexicon.wording(chat.rng, _SAY_AGAIN)
+        user = chat.lexicon.wording(chat.rng, _SAY_AGAIN, more.SAY_AGAIN)
         return Turn(
             user, f"My last answer was: {said}", said, "smalltalk", values=(said.rstrip(".!?"),)
         )
     if len(asked) > 100 or "\n" in asked or "<" in asked or not asked:
         return None
-    user = chat.lexicon.wording(chat.rng, _WHAT_I_SAID)
+    user = chat.lexicon.wording(chat.rng, _WHAT_I_SAID, more.WHAT_I_SAID)
     answer = f"You said: {asked}"
     return Turn(
         user, f"The last message was: {asked}", answer, "smalltalk", values=(asked.rstrip(".!?"),)
@@ -280,16 +302,16 @@ def echo_turn(chat: Chat) -> Turn | None:
 def talk_turn(chat: Chat) -> Turn:
     """Small talk that fits the place in the conversation; personas answer for themselves."""
     rng = chat.rng
-    is_first = not chat.messages
+    is_first, is_training = not chat.messages, chat.lexicon.is_training
     options = [
         intent
-        for intent in INTENTS
-        if (not is_first or not intent.is_follow_up)
-        and (chat.persona is None or intent.name not in ("who", "can do", "greeting", "likes"))
+        for intent in (INTENTS + MORE_INTENTS if is_training else INTENTS)
+        if (not is_first or not intent.is_follow_up or (is_training and intent.name == "insult"))
+        and (chat.persona is None or intent.name not in _OWN)
     ]
     weights = [3 if is_first and intent.is_opening else 1 for intent in options]
     intent = rng.choices(options, weights)[0]
-    asked = chat.lexicon.wording(rng, intent.asks)
+    asked = chat.lexicon.wording(rng, intent.asks, more.TALK.get(intent.name, ()))
     if rng.random() < 0.12:
         asked = asked.lower().rstrip(".!?")
     return Turn(

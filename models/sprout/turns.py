@@ -16,6 +16,7 @@ from models.sprout.facts import (
     asks_for,
     bare_question,
     casual,
+    contracted,
 )
 from models.sprout.mine import MINE
 from models.sprout.relations import Relation
@@ -75,6 +76,8 @@ def is_closed(fact: Fact) -> bool:
 def _asked(chat: Chat, fact: Fact, question: Question) -> Turn:
     is_value = question.value == fact.value
     asked = casual(chat.rng, question.asked)
+    if chat.lexicon.is_training:
+        asked = contracted(chat.rng, asked)
     if is_value and fact.subject in _NAMES and chat.rng.random() < 0.08:
         asked = asked.lower()  # "where does anna live"
     turn = Turn(
@@ -244,7 +247,8 @@ _CORRECTIONS = (
 def corrected_turn(chat: Chat) -> Turn | None:
     """The user takes a fact back: from now on the new value counts."""
     rng = chat.rng
-    options = [f for f in chat.book.facts if f.relation is not ITEM]
+    linked = chat.book.linked
+    options = [f for f in chat.book.facts if f.relation is not ITEM and f.text not in linked]
     if not options:
         return None
     old = rng.choice(options)
