@@ -37,6 +37,7 @@ class Entry:
     help: str
     description: str
     num_rounds: int = 3
+    model: str = "qwen3_5-mini"  # unless another is named
     options: tuple[Option, ...] = ()
 
     def module(self, name: str) -> Any:
@@ -60,6 +61,14 @@ SCENARIOS: dict[str, Entry] = {
         "Requests that come at once: a system prompt of 2,700 tokens, and about 300 tokens of their"
         " own; with an empty cache, and all of them again.",
         options=(Option("requests", "6,32", "how many at once"),),
+    ),
+    "memory": Entry(
+        "what is held after long chats",
+        "Bytes held after 40 turns of a chat, and after 10 turns of each of 6 chats in turn. The"
+        " shape qwen3_5-dear has snapshots as dear as those of Qwen3.5-35B-A3B; the last columns say"
+        " what as many snapshots and rows of that model would weigh.",
+        num_rounds=1,
+        model="qwen3_5-dear",
     ),
     "prefix": Entry(
         "a prompt that was read before",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -45,8 +46,12 @@ def main() -> None:
     answers = own_stdout()
     job = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.WARNING)
-    stage = Stage(job)
-    server: Served = Keepwarm(stage) if job["system"] == "keepwarm" else MlxLm(stage)
+    try:
+        server: Served = _SYSTEMS[job["system"]](Stage(job))
+    except BaseException as error:
+        # Threads of mlx's may abort an orderly end, and that would be the last line.
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
     say(answers, {"port": server.port, **server.portrait})
     acts: dict[str, Callable[..., Any]] = {
         "play": server.stage.play,
@@ -114,6 +119,7 @@ class Stage:
             "read_tokens": reads.num_tokens if reads else None,
             # Weights and what else there was at the start are no cache.
             "active_bytes": mx.get_active_memory() - self.weights_bytes,
+            "peak_bytes": mx.get_peak_memory() - self.weights_bytes,
         }
 
 
@@ -155,12 +161,17 @@ class Keepwarm:
 
     def forget(self) -> None:
         self._engine.call(lambda cache: cache.clear())
+        mx.reset_peak_memory()
 
     def figures(self) -> dict[str, Any]:
         held, stats, active = self._engine.call(
             lambda cache: (cache.ledger.held_bytes, cache.stats(), self.stage.figures())
         )
-        return active | {"held_bytes": held, "num_checkpoints": stats.num_checkpoints}
+        return active | {
+            "held_bytes": held,
+            "num_checkpoints": stats.num_checkpoints,
+            "num_rows": stats.num_tokens,
+        }
 
 
 class MlxLm:
@@ -168,6 +179,7 @@ class MlxLm:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self._fault: Exception | None = None
         mlx_lm.server.load = self._load
         cli_args = _cli_args(["--model", "bench", *stage.job.get("flags", [])])
         self._cache = LRUPromptCache(cli_args.prompt_cache_size)
@@ -175,8 +187,8 @@ class MlxLm:
             mlx_lm.server.ModelProvider(cli_args), self._cache
         )
         while not stage.portrait:
-            if not self._generator.is_healthy:
-                raise SystemExit("mlx-lm could not load the model")
+            if self._fault is not None:
+                raise self._fault
             time.sleep(0.01)
         self.portrait = stage.portrait
         httpd = ThreadingHTTPServer(
@@ -186,22 +198,39 @@ class MlxLm:
         self.port: int = httpd.server_address[1]
 
     def _load(self, *_: Any, **__: Any) -> tuple[Any, Any, dict[str, Any]]:
+        try:
+            return *self._loaded(), {}
+        except Exception as error:
+            self._fault = error  # else nobody hears of it
+            raise
+
+    def _loaded(self) -> tuple[Any, Any]:
         name, dtype = self.stage.name, self.stage.job.get("dtype")
         # Nothing of mlx-lm's is replaced; the built-in model needs our reading of its tokenizer.
         model, tokenizer = self.stage.load(lambda: load(name, kernels="mlx-lm")[:2])
         if dtype in DTYPES:  # that of quantized weights is none of them
             model.set_dtype(getattr(mx, dtype))
         self.stage.begin(tokenizer)
-        return model, tokenizer, {}
+        return model, tokenizer
 
     def settle(self) -> None:
         """It does nothing by itself."""
 
     def forget(self) -> None:
         self._cache.trim_to(n_sequences=0)
+        mx.reset_peak_memory()
 
     def figures(self) -> dict[str, Any]:
-        return self.stage.figures() | {"held_bytes": self._cache.nbytes}
+        """Each of its entries has all its rows, and a state of each recurrent layer."""
+        entries = [tokens for lru in self._cache._lru._lrus.values() for _, tokens in lru]
+        return self.stage.figures() | {
+            "held_bytes": self._cache.nbytes,
+            "num_checkpoints": len(entries),
+            "num_rows": sum(map(len, entries)),
+        }
+
+
+_SYSTEMS: dict[str, Callable[[Stage], Served]] = {"keepwarm": Keepwarm, "mlx-lm": MlxLm}
 
 
 class _Handler(mlx_lm.server.APIHandler):  # type: ignore[misc]

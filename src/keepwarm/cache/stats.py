@@ -18,6 +18,7 @@ class Stats:
     cached_tokens: int
     num_checkpoints: int
     num_nodes: int
+    num_tokens: int  # of all prompts together, what they share counted once
     num_namespaces: int
     rows_bytes: int
     snapshot_bytes: int
@@ -34,6 +35,7 @@ class Stats:
             cached_tokens=counts["cached_tokens"],
             num_checkpoints=sum(node.checkpoint is not None for node in nodes),
             num_nodes=len(nodes),
+            num_tokens=sum(node.end - node.start for node in nodes),
             num_namespaces=len(spaces),
             rows_bytes=ledger.rows_bytes,
             snapshot_bytes=ledger.snapshot_bytes,

@@ -72,7 +72,7 @@ def _add_duel(scenarios: Any, name: str, entry: Entry) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--model", default="qwen3_5-mini", metavar="M",
+        "--model", default=entry.model, metavar="M",
         help="a shape with random weights, a folder or a name (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
