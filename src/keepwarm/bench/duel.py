@@ -20,6 +20,7 @@ from keepwarm.bench.report import Report, median, spread
 from keepwarm.bench.shapes import SHAPES
 from keepwarm.bench.talk import OURS, THEIRS, Plan, Round, Side, Talk
 from keepwarm.bench.workers import System
+from keepwarm.errors import BadInput
 
 Progress = Callable[[str], None]
 
@@ -241,9 +242,12 @@ def _cells(row: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tokenizer_of(plan: Plan) -> Any:
-    """As the servers have it."""
+    """As the servers have it. Raises BadInput."""
     if plan.model in SHAPES:
         return words.tokenizer()
     from keepwarm.model.loader import load
 
-    return load(plan.model, lazy=True)[1]
+    try:
+        return load(plan.model, lazy=True)[1]
+    except Exception as error:  # whatever mlx-lm makes of files that are no model
+        raise BadInput(f"cannot load {plan.model}: {error}") from error
