@@ -120,6 +120,7 @@ class Stage:
             "read_tokens": reads.num_tokens if reads else None,
             # Weights and what else there was at the start are no cache.
             "active_bytes": mx.get_active_memory() - self.weights_bytes,
+            "peak_bytes": mx.get_peak_memory() - self.weights_bytes,
         }
 
 
@@ -161,12 +162,17 @@ class Keepwarm:
 
     def forget(self) -> None:
         self._engine.call(lambda cache: cache.clear())
+        mx.reset_peak_memory()
 
     def figures(self) -> dict[str, Any]:
         held, stats, active = self._engine.call(
             lambda cache: (cache.ledger.held_bytes, cache.stats(), self.stage.figures())
         )
-        return active | {"held_bytes": held, "num_checkpoints": stats.num_checkpoints}
+        return active | {
+            "held_bytes": held,
+            "num_checkpoints": stats.num_checkpoints,
+            "num_rows": stats.num_tokens,
+        }
 
 
 class MlxLm:
@@ -213,9 +219,16 @@ class MlxLm:
 
     def forget(self) -> None:
         self._cache.trim_to(n_sequences=0)
+        mx.reset_peak_memory()
 
     def figures(self) -> dict[str, Any]:
-        return self.stage.figures() | {"held_bytes": self._cache.nbytes}
+        """Each of its entries has all its rows, and a state of each recurrent layer."""
+        entries = [tokens for lru in self._cache._lru._lrus.values() for _, tokens in lru]
+        return self.stage.figures() | {
+            "held_bytes": self._cache.nbytes,
+            "num_checkpoints": len(entries),
+            "num_rows": sum(map(len, entries)),
+        }
 
 
 _SYSTEMS: dict[str, Callable[[Stage], Served]] = {"keepwarm": Keepwarm, "mlx-lm": MlxLm}
