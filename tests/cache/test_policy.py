@@ -33,8 +33,9 @@ def candidate(
     created: float = 0.0,
     last_used: float = 0.0,
     hits: int = 0,
+    chance: float = 1.0,
 ) -> Candidate:
-    return Candidate(handle, nbytes, position, fallback, kind, created, last_used, hits)
+    return Candidate(handle, nbytes, position, fallback, kind, created, last_used, hits, chance)
 
 
 CANDIDATES = st.lists(
@@ -46,6 +47,7 @@ CANDIDATES = st.lists(
         created=st.floats(0, 100),
         last_used=st.floats(0, 100),
         hits=st.integers(0, 50),
+        chance=st.floats(0, 10),
         kind=st.none() | st.sampled_from(StopKind),
     ),
     max_size=20,
@@ -126,20 +128,26 @@ def test_unknown_policy_is_refused_by_name() -> None:
         (candidate(0, position=500), candidate(1, position=1000)),
         (candidate(0, fallback=900), candidate(1, fallback=0)),
         (candidate(0, last_used=10.0), candidate(1, last_used=90.0)),
-        (candidate(0, hits=0), candidate(1, hits=3)),
+        (candidate(0, chance=0.1, last_used=90.0), candidate(1, chance=0.3)),
         (candidate(0, position=500, fallback=500, nbytes=1), candidate(1, nbytes=10**9)),
     ],
-    ids=["heavier", "shallower", "nearer to another", "longer ago", "never hit", "saves nothing"],
+    ids=[
+        "heavier",
+        "shallower",
+        "nearer to another",
+        "longer ago",
+        "less often used",
+        "saves nothing",
+    ],
 )
 def test_worth_lets_go_first_of_what_is(less: Candidate, more: Candidate) -> None:
     assert handles(Worth(MeasuredCost()).order([more, less], 100.0)) == [0, 1]
 
 
-def test_worth_forgives_a_pause_of_seconds_more_than_one_of_hours() -> None:
-    worth = Worth(MeasuredCost())
-    recent, old = candidate(0, last_used=9_990.0), candidate(1, last_used=0.0)
-    assert worth.worth(recent, 10_000.0) > 50 * worth.worth(old, 10_000.0)
-    assert worth.worth(recent, 10_000.0) < 2 * worth.worth(candidate(2, last_used=1e4), 10_000.0)
+def test_worth_of_a_long_prompt_does_not_outweigh_twice_the_chance() -> None:
+    """Three times the seconds for each byte, half the chance."""
+    long = candidate(0, position=3000, chance=0.1)
+    assert handles(Worth(MeasuredCost()).order([candidate(1, chance=0.2), long], 100.0)) == [0, 1]
 
 
 @given(candidates=CANDIDATES)
@@ -158,8 +166,8 @@ def test_first_in_first_out_looks_at_nothing_but_age(candidates: list[Candidate]
 
 def test_entry_hit_fifty_times_is_next_for_fifo_only() -> None:
     """The trap: FIFO where LRU was meant."""
-    old = candidate(0, created=0.0, last_used=99.0, hits=50)
-    new = candidate(1, created=50.0, last_used=50.0)
+    old = candidate(0, created=0.0, last_used=99.0, hits=50, chance=0.5)
+    new = candidate(1, created=50.0, last_used=50.0, chance=0.1)
     assert handles(FirstInFirstOut().order([old, new], 100.0)) == [0, 1]
     assert handles(LeastRecentlyUsed().order([old, new], 100.0)) == [1, 0]
     assert handles(Worth(MeasuredCost()).order([old, new], 100.0)) == [1, 0]

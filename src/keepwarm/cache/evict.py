@@ -18,6 +18,7 @@ from keepwarm.cache.policy import Candidate, Policy
 from keepwarm.cache.space import Space
 from keepwarm.cache.tips import tips
 from keepwarm.cache.tree import Block, Node, Span, subtree
+from keepwarm.cache.watch import Watch
 from keepwarm.prompt.boundaries import Prompt
 
 # How many evicted checkpoints are remembered, to tell "evicted" from "never seen".
@@ -47,6 +48,7 @@ class Evictor:
         self.policy = policy
         self.version = 0  # changes whenever a match found before may no longer hold
         self._counts = counts
+        self._watch = Watch()
         self._ghosts: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._scratch_bytes = 0  # the most that cutting one block can need for a moment
 
@@ -89,22 +91,24 @@ class Evictor:
         """Evict tips in the order of `policy` until at most that many are left, or until all
         that are left are pinned. What lay before a tip may become one."""
         while sum(1 for _ in tips(spaces)) > num_tips:
-            leaves = [c for c in self._all_candidates(spaces) if c.handle.is_leaf]
+            leaves = [c for c in self._all_candidates(spaces, now) if c.handle.is_leaf]
             if not leaves:
                 return
-            self._evict(policy.order(leaves, now)[:1], lambda: True)
+            self._evict(policy.order(leaves, now)[:1], lambda: True, now)
 
     def _evict_until(
         self, is_enough: Callable[[], bool], spaces: Sequence[Space], now: float
     ) -> None:
         """Evict until it is enough, or until nothing is left to evict."""
         while not is_enough():
-            ranked = self.policy.order(self._all_candidates(spaces), now)
+            ranked = self.policy.order(self._all_candidates(spaces, now), now)
             if not ranked:
                 return
-            self._evict(ranked, is_enough)
+            self._evict(ranked, is_enough, now)
 
-    def _evict(self, ranked: Sequence[Candidate], is_enough: Callable[[], bool]) -> None:
+    def _evict(
+        self, ranked: Sequence[Candidate], is_enough: Callable[[], bool], now: float
+    ) -> None:
         """Drop candidates in order until it is enough, or until their worth has to be looked at
         anew: dropping a checkpoint makes the next one on that path dearer."""
         dropped: set[int] = set()
@@ -113,6 +117,7 @@ class Evictor:
             if victim.above is not None and id(victim.above) in dropped:
                 continue
             dropped.add(id(victim.node))
+            self._watch.evicted(victim.space.name, victim.node, now)
             if victim.is_leaf or not victim.node.children:  # those went meanwhile
                 self._counts["evicted_leaves"] += 1
                 self._drop_leaf(victim.space, victim.node)
@@ -123,10 +128,11 @@ class Evictor:
             if is_enough():
                 return
 
-    def _all_candidates(self, spaces: Sequence[Space]) -> list[Candidate]:
-        return [candidate for space in spaces for candidate in self._candidates(space)]
+    def _all_candidates(self, spaces: Sequence[Space], now: float) -> list[Candidate]:
+        self._watch.before_ranking(now)
+        return [candidate for space in spaces for candidate in self._candidates(space, now)]
 
-    def _candidates(self, space: Space) -> Iterator[Candidate]:
+    def _candidates(self, space: Space, now: float) -> Iterator[Candidate]:
         stack: list[tuple[Node, Node | None]] = [
             (node, None) for node in space.tree.root.children.values()
         ]
@@ -134,22 +140,27 @@ class Evictor:
             node, above = stack.pop()
             if not node.pins:
                 if not node.children:
-                    yield _leaf_candidate(space, node, above)
+                    chance = self._watch.chance(space.name, node, now)
+                    yield _leaf_candidate(space, node, above, chance)
                 elif node.checkpoint is not None and space.layout.has_costly_checkpoints:
-                    yield _checkpoint_candidate(space, node, above)
+                    chance = self._watch.chance(space.name, node, now)
+                    yield _checkpoint_candidate(space, node, above, chance)
             below = node if node.checkpoint is not None else above
             stack.extend((child, below) for child in node.children.values())
 
     # Thinning
 
     def thin(self, space: Space, tip: Node) -> None:
-        """Drop checkpoints that lie too close together on the path to `tip`."""
+        """There is a new checkpoint at `tip`: drop those that lie too close together on the
+        path to it."""
+        self._watch.inserted(space.name, tip)
         if not space.layout.has_costly_checkpoints:
             return
         marked = {node.end: node for node in tip.path() if node.checkpoint is not None}
         stops = [Stop(position, _standing(node)) for position, node in marked.items()]
         for stop in self.placement.superfluous(stops):
             self._counts["thinned"] += 1
+            self._watch.thinned(space.name, marked[stop.position])
             self._drop_checkpoint(space, marked[stop.position])
 
     # Ghosts
@@ -187,7 +198,7 @@ class Evictor:
         blocks = {span.block for node in nodes for spans in node.spans for span in spans}
         self.ledger.remove(rows_bytes=sum(block.nbytes for block in blocks))
         for node in nodes:
-            self._drop_checkpoint_bytes(node)
+            self._drop_checkpoint_bytes(space, node)
             node.let_go()
         space.tree.root.children.clear()
         self.version += 1
@@ -224,7 +235,7 @@ class Evictor:
         """Take one leaf off the tree with all it holds; returns its parent."""
         parent = leaf.parent
         assert parent is not None
-        self._drop_checkpoint_bytes(leaf)
+        self._drop_checkpoint_bytes(space, leaf)
         space.tree.remove(leaf)
         self.version += 1
         for spans in leaf.spans:
@@ -235,15 +246,16 @@ class Evictor:
 
     def _drop_checkpoint(self, space: Space, node: Node) -> None:
         """Drop the checkpoint of a node; its rows stay."""
-        self._drop_checkpoint_bytes(node)
+        self._drop_checkpoint_bytes(space, node)
         node.checkpoint = None
         self.version += 1
         self._collect_windows(space, node, node.end)
         if len(node.children) == 1 and not node.pins:
             self._join(space, next(iter(node.children.values())))
 
-    def _drop_checkpoint_bytes(self, node: Node) -> None:
+    def _drop_checkpoint_bytes(self, space: Space, node: Node) -> None:
         if node.checkpoint is not None:
+            self._watch.forget(space.name, node)
             self.ledger.remove(snapshot_bytes=node.checkpoint.nbytes)
 
     def _join(self, space: Space, node: Node) -> None:
@@ -318,8 +330,8 @@ def _span_bytes(node: Node) -> int:
     return sum(span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans)
 
 
-def _leaf_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
-    candidate = _checkpoint_candidate(space, node, above)
+def _leaf_candidate(space: Space, node: Node, above: Node | None, chance: float) -> Candidate:
+    candidate = _checkpoint_candidate(space, node, above, chance)
     nbytes = _span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
     candidate = replace(
         candidate,
@@ -332,7 +344,7 @@ def _leaf_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
     return candidate
 
 
-def _checkpoint_candidate(space: Space, node: Node, above: Node | None) -> Candidate:
+def _checkpoint_candidate(space: Space, node: Node, above: Node | None, chance: float) -> Candidate:
     fallback = above.end if above is not None else 0
     checkpoint = node.checkpoint
     return Candidate(
@@ -346,6 +358,7 @@ def _checkpoint_candidate(space: Space, node: Node, above: Node | None) -> Candi
         # Not the node's: a hit further down took its rows, but not its snapshots.
         last_used=checkpoint.last_used if checkpoint else node.last_used,
         hits=checkpoint.hits if checkpoint else node.hits,
+        chance=chance,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ class Candidate:
     created: float
     last_used: float
     hits: int
+    chance: float = 0.0  # uses to be expected for a second of holding it, as measured
 
 
 class CostModel(Protocol):
@@ -91,24 +93,21 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Seconds of prefill saved x chance of reuse / bytes, from measured timings.
+    """Chance of use x the square root of (seconds of prefill saved / bytes), both measured.
 
-    The chance of reuse falls with the time since the last use, as pauses between requests do
-    (most come back within seconds, some after minutes), and rises with each use it had.
+    By the root because one use is one use: by the plain ratio a few very long prompts that may
+    never come back outweigh all that is in use, and it loses more than it gains.
     """
 
     cost: CostModel
-    patience_s: float = 60.0
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
-        return sorted(candidates, key=lambda c: (self.worth(c, now), c.last_used))
+        return sorted(candidates, key=lambda c: (self.worth(c), c.last_used))
 
-    def worth(self, candidate: Candidate, now: float) -> float:
-        """Seconds saved per byte and second of waiting."""
+    def worth(self, candidate: Candidate) -> float:
+        """What holding it gives."""
         saved_s = self.cost.prefill_s(candidate.fallback, candidate.position)
-        age_s = max(0.0, now - candidate.last_used)
-        rate = (1.0 + candidate.hits) / (self.patience_s + age_s)
-        return saved_s * rate / max(1, candidate.nbytes)
+        return candidate.chance * math.sqrt(saved_s / max(1, candidate.nbytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,14 +209,18 @@ def _add_trace(scenarios: Any) -> None:
     parser.add_argument(
         "--sessions", type=int, metavar="N", help="only the first N of a trace (default: all)"
     )
+    parser.add_argument(
+        "--requests", type=int, default=500, metavar="N",
+        help="only the first N of a trace; all of them take hours (default: %(default)s)",
+    )  # fmt: skip
     _add_outputs(parser)
     parser.set_defaults(run=run_trace)
 
 
 def run_trace(args: argparse.Namespace) -> int:
     """Returns the exit status; raises BadInput."""
-    if args.users < 1 or (args.sessions is not None and args.sessions < 1):
-        raise BadInput("--users and --sessions must be at least 1")
+    if min(args.users, args.requests, 1 if args.sessions is None else args.sessions) < 1:
+        raise BadInput("--users, --sessions and --requests must be at least 1")
     _check_outputs(args)
     budgets_bytes = _budgets(args.budgets)
 
@@ -227,6 +231,7 @@ def run_trace(args: argparse.Namespace) -> int:
     plan = scenario.Plan(
         trace_files(args.path), sizes_named(args.model), budgets_bytes,
         scenario.checked_policies(args.policies.split(",")), args.users, args.sessions,
+        args.requests,
     )  # fmt: skip
     with _bar() as progress:
         task = progress.add_task("", total=None)

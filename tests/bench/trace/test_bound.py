@@ -21,9 +21,18 @@ def test_with_room_for_all_only_new_blocks_are_read() -> None:
     assert found.saved_s == pytest.approx(5)
 
 
-def test_what_does_not_fit_alone_is_never_served() -> None:
+def test_room_for_all_is_the_most() -> None:
+    bounds = Bounds(trace([1, 2, 3], [1, 2, 3, 4], [1, 2, 5], [9]), UNIT)
+    assert (bounds.most().cached_tokens, bounds.most().saved_s) == (5, 5)
+    assert Bounds(trace([1]), UNIT).most().cached_tokens == 0
+
+
+def test_of_what_does_not_fit_whole_as_much_as_fits_is_served() -> None:
+    """A snapshot takes ten."""
     prompts = trace([1, 2, 3], [1, 2, 3])
-    assert Bounds(prompts, UNIT).at(12).cached_tokens == 0
+    assert Bounds(prompts, UNIT).at(10).cached_tokens == 0
+    assert Bounds(prompts, UNIT).at(12).cached_tokens == pytest.approx(2)
+    assert Bounds(prompts, UNIT).at(12).saved_s == pytest.approx(2)
     assert Bounds(prompts, UNIT).at(13).cached_tokens == pytest.approx(3)
 
 

@@ -59,6 +59,13 @@ def test_snapshot_that_does_not_fit_is_not_found() -> None:
     assert blocks(replayed(prompts, 17 * BLOCK_LEN)) == 3
 
 
+def test_replay_tells_whether_more_room_could_change_anything() -> None:
+    prompts = trace([1, 2], [3, 4], [5, 6], [1, 2], block_len=BLOCK_LEN)
+    assert replayed(prompts).is_all_held
+    assert not replayed(prompts, 28 * BLOCK_LEN).is_all_held  # room for two
+    assert not replayed(prompts, 5 * BLOCK_LEN).is_all_held  # for none
+
+
 def test_first_in_goes_first_however_often_it_was_used() -> None:
     """Room for two of three prompts: the first is used again before the third comes."""
     prompts = trace([1, 2], [3, 4], [1, 2], [5, 6], [1, 2], block_len=BLOCK_LEN)

@@ -35,7 +35,10 @@ def test_every_policy_and_the_bound_are_told(
     shown = capsys.readouterr().out
     assert "growing" in shown
     assert shown.count("mlx-lm") >= 2
-    rows = json.loads(told.read_text())["rows"]
+    assert "message 100%" in shown
+    report = json.loads(told.read_text())
+    assert report["bounds"] == {"max_cached_tokens": {"growing": 5 * 512}}
+    rows = report["rows"]
     assert [row["policy"] for row in rows[:7]] == [
         "worth", "lru", "fifo", "type", "marconi", "mlx-lm", "bound",
     ]  # fmt: skip
@@ -44,6 +47,15 @@ def test_every_policy_and_the_bound_are_told(
     assert {row["cached_tokens"] for row in rows} == {5 * 512}
     assert [row["saved_s"] for row in rows] == pytest.approx([rows[0]["saved_s"]] * len(rows))
     assert rows[0]["earned_tokens"] == {"message": 5 * 512}
+
+
+def test_only_the_first_requests_are_replayed_where_told(path: Path, tmp_path: Path) -> None:
+    told = tmp_path / "out.json"
+    flags = ["--budgets", "4", "--requests", "2", "--json", str(told)]
+    assert main(["bench", "trace", str(path), *flags]) == 0
+    rows = json.loads(told.read_text())["rows"]
+    assert {row["num_requests"] for row in rows} == {2}
+    assert {row["cached_tokens"] for row in rows} == {2 * 512}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,7 @@ def test_every_policy_and_the_bound_are_told(
         (["--budgets", "0"], "more than nothing"),
         (["--model", "gpt"], "nemotron-h-30b"),
         (["--users", "0"], "at least 1"),
+        (["--requests", "0"], "at least 1"),
         (["--json", "nowhere/at/all.json"], "no folder"),
     ],
 )

@@ -15,7 +15,7 @@ until that sum is small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,8 @@ class Bounds:
 
     def __init__(self, trace: Trace, sizes: Sizes) -> None:
         self._num_requests = len(trace.requests)
+        self._sizes = sizes
+        self._block_len = trace.block_len
         self._block_bytes = sizes.row_bytes * trace.block_len
         self._snapshot_bytes = sizes.snapshot_bytes
         self._choices = choices_of(trace, sizes)
@@ -63,38 +65,70 @@ class Bounds:
         choices = self._choices
         if not len(choices.now):
             return Bound(0.0, 0.0)
-        held = choices.num_blocks * self._block_bytes + self._snapshot_bytes
-        fits = held <= budget_bytes
-        tokens = self._bound(np.where(fits, choices.tokens, 0.0), budget_bytes)
-        return Bound(tokens, self._bound(np.where(fits, choices.seconds, 0.0), budget_bytes))
+        most_blocks = (budget_bytes - self._snapshot_bytes) // self._block_bytes
+        clipped, seconds = self._clipped(int(max(0, most_blocks)))
+        return Bound(
+            self._bound(clipped, clipped.tokens, budget_bytes),
+            self._bound(clipped, seconds, budget_bytes),
+        )
 
-    def _bound(self, gains: Floats, budget_bytes: int) -> float:
+    def most(self) -> Bound:
+        """With room for all."""
+        if not len(self._choices.now):
+            return Bound(0.0, 0.0)
+        tokens, seconds = (
+            float(np.maximum.reduceat(gains, self._choices.first).sum())
+            for gains in (self._choices.tokens, self._choices.seconds)
+        )
+        return Bound(tokens, seconds)
+
+    def _clipped(self, most_blocks: int) -> tuple[Choices, Floats]:
+        """The choices where no request holds more than that: of a run that is too long, as much
+        as fits. Tokens deeper down take longer, so less than that is never better."""
+        c = self._choices
+        before = c.num_blocks - c.run_len
+        num_blocks = np.minimum(c.num_blocks, most_blocks)
+        is_left = num_blocks > before
+        is_cut = num_blocks < c.num_blocks
+        tokens = np.where(is_cut, num_blocks * float(self._block_len), c.tokens)
+        cut_s = np.array([self._sizes.prefill_s(0, int(n)) for n in tokens[is_cut]])
+        seconds = c.seconds.copy()
+        seconds[is_cut] = cut_s
+        clipped = replace(
+            c,
+            num_blocks=np.where(is_left, num_blocks, c.num_blocks),
+            run_len=np.where(is_left, num_blocks - before, c.run_len),
+            tokens=np.where(is_left, tokens, 0.0),
+        )
+        return clipped, np.where(is_left, seconds, 0.0)
+
+    def _bound(self, choices: Choices, gains: Floats, budget_bytes: int) -> float:
         """The least sum that any of the prices tried gives."""
         # The price of the whole budget between requests i and i + 1.
         prices = np.full(self._num_requests, gains.sum() * 0.01 / self._num_requests)
-        most = float(np.maximum.reduceat(gains, self._choices.first).sum())  # at no price
+        most = float(np.maximum.reduceat(gains, choices.first).sum())  # at no price
         floor = most * 1e-9 / self._num_requests
         for number in range(_NUM_ROUNDS):
-            value, load = self._answer(gains, prices, budget_bytes)
+            value, load = self._answer(choices, gains, prices, budget_bytes)
             most = min(most, value)
             pace = 0.5 / (1 + number / 10)
             prices *= np.exp(pace * np.clip(load / budget_bytes - 1, -1, 3))
             prices = np.maximum(prices, floor)
         return most
 
-    def _answer(self, gains: Floats, prices: Floats, budget_bytes: int) -> tuple[float, Floats]:
+    def _answer(
+        self, c: Choices, gains: Floats, prices: Floats, budget_bytes: int
+    ) -> tuple[float, Floats]:
         """The sum at these prices, and the bytes held after each request if all choose by them."""
-        c = self._choices
         until = np.concatenate([[0.0], np.cumsum(prices)]) / budget_bytes
         waited = until[c.now] - until[c.seen]  # what a byte costs
         rows = _sums(self._block_bytes * c.run_len * waited, c.first)
         net = gains - rows - self._snapshot_bytes * waited
         best = np.maximum.reduceat(net, c.first)
         value = float(prices.sum() + np.maximum(best, 0).sum())
-        return value, self._load(net, best)
+        return value, self._load(c, net, best)
 
-    def _load(self, net: Floats, best: Floats) -> Floats:
-        c = self._choices
+    def _load(self, c: Choices, net: Floats, best: Floats) -> Floats:
         num_choices = np.diff(c.first, append=len(c.now))
         of_request = np.repeat(np.arange(len(c.first)), num_choices)
         is_chosen = (net == best[of_request]) & (net > 0)

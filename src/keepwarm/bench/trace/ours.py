@@ -104,6 +104,8 @@ class Replay:
         faults = {name: n for name, n in stats.events.items() if name.startswith("fault")}
         if faults:
             raise CacheFault(f"the replay failed: {faults}")
+        lost = ("evicted_leaves", "evicted_checkpoints", "refused_over_budget")
+        self.tally.is_all_held = not any(stats.events.get(name) for name in lost)
         self.tally.peak_bytes = int(stats.peak_bytes * self._model.bytes_per_unit)
         return self.tally
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Plan:
     policies: Sequence[str] = POLICIES
     num_users: int = 8
     num_sessions: int | None = None
+    num_requests: int | None = None  # of each trace, from its start
 
 
 def checked_policies(names: Sequence[str]) -> list[str]:
@@ -53,13 +54,22 @@ def checked_policies(names: Sequence[str]) -> list[str]:
 def measure(plan: Plan, on_progress: Progress) -> Report:
     """Raises BadInput for what is no trace or no policy."""
     report = Report("trace", plan.sizes.name, "states by their sizes")
+    # By trace, with room for all.
+    report.bounds["max_cached_tokens"] = most_tokens = {}
     for file in plan.files:
         on_progress(f"reading {file.name}", 0, 1)
         trace = read_trace(file, num_users=plan.num_users, num_sessions=plan.num_sessions)
+        trace = replace(trace, requests=trace.requests[: plan.num_requests])
         bounds = Bounds(trace, plan.sizes)
+        most_tokens[trace.name] = int(bounds.most().cached_tokens)
+        roomy: dict[str, tuple[int, Tally]] = {}  # by policy: a budget that held all
         for budget_bytes in plan.budgets_bytes:
             for policy in plan.policies:
-                tally = _replayed(trace, plan.sizes, budget_bytes, policy, on_progress)
+                enough, tally = roomy.get(policy, (budget_bytes + 1, None))
+                if tally is None or enough > budget_bytes:
+                    tally = _replayed(trace, plan.sizes, budget_bytes, policy, on_progress)
+                if tally.is_all_held:
+                    roomy[policy] = budget_bytes, tally
                 report.rows.append(_row(trace, budget_bytes, policy, tally))
             report.rows.append(_bound_row(trace, plan.sizes, budget_bytes, bounds))
     return report
@@ -115,9 +125,9 @@ def _bound_row(trace: Trace, sizes: Sizes, budget_bytes: int, bounds: Bounds) ->
 
 
 def table(report: Report) -> Table:
-    """A line for each row, trace by trace; the last column says how much of the bound was
-    reached."""
-    columns = ("policy", "GB", "tokens hit", "saved s", "of all", "of bound")
+    """A line for each row, trace by trace: how much of the bound was reached, and which kinds of
+    checkpoint the hits were found at."""
+    columns = ("policy", "GB", "tokens hit", "saved s", "of all", "of bound", "earned by")
     most = {_place(row): row["saved_s"] for row in report.rows if row["system"] == BOUND}
     lines: list[tuple[str, ...]] = []
     for name in dict.fromkeys(row["trace"] for row in report.rows):
@@ -134,7 +144,16 @@ def _line(row: dict[str, Any], bound_s: float) -> tuple[str, ...]:
         f"{row['saved_s']:,.0f}",
         f"{row['saved_s'] / row['prefill_s']:.2%}" if row["prefill_s"] else "-",
         f"{row['saved_s'] / bound_s:.2%}" if bound_s else "-",
+        _earned(row),
     )
+
+
+def _earned(row: dict[str, Any]) -> str:
+    """The share of each kind of checkpoint in the tokens hit, largest first."""
+    total = sum(row["earned_tokens"].values())
+    ranked = sorted(row["earned_tokens"].items(), key=lambda item: -item[1])
+    shares = [f"{kind} {count / total:.0%}" for kind, count in ranked if count / total >= 0.005]
+    return ", ".join(shares) or "-"
 
 
 def _place(row: dict[str, Any]) -> tuple[str, int]:

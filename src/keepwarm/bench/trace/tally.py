@@ -22,6 +22,7 @@ class Tally:
     saved_s: float = 0.0
     earned: Counter[str] = field(default_factory=Counter)  # cached tokens by kind of checkpoint
     peak_bytes: int = 0
+    is_all_held: bool = False  # nothing had to go: with more room all would be the same
 
     def add(self, request: Request, cached_len: int, kind: str = "") -> None:
         """A request found `cached_len` blocks, through a checkpoint of that kind. Mutates."""

@@ -1,0 +1,232 @@
+"""Watching the checkpoints of the trees, and for a while those evicted: what they are, since when
+they wait, when they are used. Owned by the thread that owns the trees; holds no arrays."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from keepwarm.cache.placement import LASTING, StopKind
+from keepwarm.cache.returns import Returns, Role
+from keepwarm.cache.tree import Node
+
+# How many are watched on after they went. Of tips nobody would know otherwise what comes back later
+# than it is kept; and what was thinned goes on being of no use, as those that are left within a
+# conversation mostly are while its end is held.
+_NUM_GONE = 4096
+# Looking through all that is watched costs; so does an old chance. In rankings.
+_SETTLE_EVERY = 16
+
+Key = tuple[str, bytes]  # namespace, digest
+
+
+@dataclass(slots=True)
+class Place:
+    """A checkpoint as it is watched."""
+
+    role: Role
+    since: float  # its age counts from here
+    turns: int  # how often the conversation went on before it got here
+    num_uses: int = 0  # in this role, unless it is a tip
+    counted_s: float = 0.0  # of its age, what was counted as waiting
+    is_counted: bool = True  # not where the tip that was evicted is watched instead
+
+    @property
+    def level(self) -> int:
+        return self.turns if self.role is Role.TIP else self.num_uses
+
+
+class Watch:
+    """All places that are held, and of those that went the last ones."""
+
+    def __init__(self) -> None:
+        self._returns = Returns()
+        self._places: dict[Key, Place] = {}
+        self._gone: OrderedDict[Key, Place] = OrderedDict()  # tips that were evicted
+        self._thinned: OrderedDict[Key, Place] = OrderedDict()
+        self._num_rankings = 0
+
+    def chance(self, space: str, node: Node, now: float) -> float:
+        """Uses to be expected for a second of holding this node's checkpoint."""
+        place = self._places.get(_key(space, node))
+        if place is None:  # rows that no checkpoint ends
+            return self._returns.chance(Role.TIP, 0, max(0.0, now - node.last_used))
+        since = max(place.since, _last_seen(place, node))
+        return self._returns.chance(place.role, place.level, max(0.0, now - since))
+
+    def before_ranking(self, now: float) -> None:
+        """Chances are asked for next. Mutates the counts."""
+        self._num_rankings += 1
+        if self._num_rankings % _SETTLE_EVERY == 1:
+            for places in (self._places, self._gone, self._thinned):
+                for place in places.values():
+                    self._wait(place, now)
+            self._returns.settle()
+
+    # What happens to a tree
+
+    def inserted(self, space: str, node: Node) -> None:
+        """There is a checkpoint at `node`, now. Mutates."""
+        now, key = node.last_used, _key(space, node)
+        for step in node.path()[:-1]:
+            self._look(space, step)
+        above = nearest(node)
+        before = self._places.get(_key(space, above)) if above is not None else None
+        turns = before.turns if before is not None and before.role is Role.TIP else 0
+        self._thinned.pop(key, None)
+        gone = self._gone.pop(key, None)
+        if gone is not None:
+            self._use(gone, now)
+            turns = max(turns, gone.turns)
+        if key in self._places:
+            return
+        if node.children:
+            self._places[key] = Place(_inner_role(node, Role.INNER), now, turns)
+            return
+        self._places[key] = Place(Role.TIP, now, turns)
+        if above is None or before is None:
+            return
+        if before.role is Role.TIP:
+            self._set_role(before, _inner_role(above, Role.PREVIOUS), now)
+            further = nearest(above)
+            if further is not None:
+                self._demote(space, further, now)
+        else:
+            self._promote(space, above, now)
+
+    def evicted(self, space: str, node: Node, now: float) -> None:
+        """The checkpoint of `node` is about to go for want of room. Mutates."""
+        place = self._places.pop(_key(space, node), None)
+        above = nearest(node)
+        if place is None:
+            return
+        if place.role is Role.TIP and place.is_counted:
+            self._let_go(self._gone, _key(space, node), place)
+        elif place.is_counted:
+            self._wait(place, now)
+        if above is None:
+            return
+        if not node.children and _is_only_end(above, node):
+            self._end_again(space, above, place, now)
+        elif place.role is Role.PREVIOUS:
+            self._promote(space, above, now)
+
+    def thinned(self, space: str, node: Node) -> None:
+        """The checkpoint of `node` is about to go, for it lies close to others. Mutates."""
+        key = _key(space, node)
+        place = self._places.pop(key, None)
+        if place is not None and place.is_counted:
+            self._let_go(self._thinned, key, place)
+
+    def _let_go(self, gone: OrderedDict[Key, Place], key: Key, place: Place) -> None:
+        gone[key] = place
+        if len(gone) > _NUM_GONE:
+            gone.popitem(last=False)
+
+    def forget(self, space: str, node: Node) -> None:
+        """The checkpoint of `node` is no more. Mutates."""
+        self._places.pop(_key(space, node), None)
+
+    # Roles
+
+    def _end_again(self, space: str, node: Node, tip: Place, now: float) -> None:
+        """The conversation whose tip goes ends at `node` now."""
+        place = self._places.get(_key(space, node))
+        if place is None:
+            return
+        if place.is_counted:
+            self._wait(place, now)
+        place.role, place.turns, place.since = Role.TIP, tip.turns, tip.since
+        place.counted_s, place.is_counted = 0.0, False
+        further = nearest(node)
+        if further is not None:
+            self._promote(space, further, now)
+
+    def _promote(self, space: str, node: Node, now: float) -> None:
+        place = self._places.get(_key(space, node))
+        if place is not None and place.role is not Role.TIP:
+            self._change(place, _inner_role(node, Role.PREVIOUS), now)
+
+    def _demote(self, space: str, node: Node, now: float) -> None:
+        place = self._places.get(_key(space, node))
+        if place is not None and place.role is Role.PREVIOUS:
+            self._change(place, _inner_role(node, Role.INNER), now)
+
+    def _change(self, place: Place, role: Role, now: float) -> None:
+        if place.role is not role:
+            self._wait(place, now)
+            place.role = role
+
+    def _set_role(self, place: Place, role: Role, now: float) -> None:
+        """No tip any more."""
+        self._wait(place, now)
+        place.role, place.since, place.num_uses = role, now, 0
+        place.counted_s, place.is_counted = 0.0, True
+
+    # Counting
+
+    def _look(self, space: str, node: Node) -> None:
+        """Take notice of uses since the last look."""
+        place = self._places.get(_key(space, node))
+        if place is None or node.checkpoint is None:
+            return
+        seen = _last_seen(place, node)
+        if place.role is Role.TIP or node.checkpoint.last_used > place.since:
+            if seen > place.since:
+                self._use(place, seen)
+        elif seen > place.since:
+            self._wait(place, seen)
+            place.since, place.counted_s = seen, 0.0
+
+    def _use(self, place: Place, now: float) -> None:
+        self._wait(place, now)
+        if place.is_counted:
+            self._returns.used(place.role, place.level, now - place.since)
+        if place.role is Role.TIP:
+            place.turns += 1
+        else:
+            place.num_uses += 1
+        place.since, place.counted_s = now, 0.0
+
+    def _wait(self, place: Place, now: float) -> None:
+        """It waited until `now`."""
+        age_s = now - place.since
+        if place.is_counted and age_s > place.counted_s:
+            self._returns.waited(place.role, place.level, place.counted_s, age_s)
+            place.counted_s = age_s
+
+
+def _last_seen(place: Place, node: Node) -> float:
+    """When its age last began anew: for what others share when it was used, for the rest when
+    the conversation was last heard of."""
+    used = node.checkpoint.last_used if node.checkpoint is not None else 0.0
+    return used if place.role is Role.SHARED else max(used, node.last_used)
+
+
+def nearest(node: Node) -> Node | None:
+    """The next node above that has a checkpoint."""
+    above = node.parent
+    while above is not None and above.checkpoint is None:
+        above = above.parent
+    return above
+
+
+def _is_only_end(above: Node, leaf: Node) -> bool:
+    """Whether nothing but `leaf` hangs on `above`."""
+    node: Node | None = leaf
+    while node is not above:
+        assert node is not None
+        node = node.parent
+        if node is not None and len(node.children) > 1:
+            return False
+    return True
+
+
+def _inner_role(node: Node, otherwise: Role) -> Role:
+    assert node.checkpoint is not None
+    is_shared = len(node.children) > 1 or StopKind(node.checkpoint.kind) in LASTING
+    return Role.SHARED if is_shared else otherwise
+
+
+def _key(space: str, node: Node) -> Key:
+    return space, node.checkpoint.digest if node.checkpoint is not None else b""

@@ -1,0 +1,75 @@
+"""Chances of use: what was measured, and what is believed before that."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepwarm.cache.returns import Returns, Role
+
+ROLES = st.sampled_from(Role)
+AGES = st.floats(0, 1e8)
+
+
+def measured(role: Role, num_uses: int, ages: list[float], unused_s: float = 0.0) -> Returns:
+    """Each use after its age; one place waits on for `unused_s`."""
+    returns = Returns()
+    for age_s in ages:
+        returns.waited(role, num_uses, 0.0, age_s)
+        returns.used(role, num_uses, age_s)
+    returns.waited(role, num_uses, 0.0, unused_s)
+    returns.settle()
+    return returns
+
+
+@given(role=ROLES, num_uses=st.integers(0, 100), age_s=AGES)
+def test_before_anything_was_measured_the_one_used_last_has_the_best_chance(
+    role: Role, num_uses: int, age_s: float
+) -> None:
+    chance = Returns().chance(role, num_uses, age_s)
+    assert chance > 0
+    assert Returns().chance(role, num_uses, 2 * age_s + 1) < chance or age_s > 2**22
+
+
+def test_rate_that_was_measured_is_believed() -> None:
+    """One use every 100 seconds, whatever the age."""
+    returns = measured(Role.TIP, 0, [100.0 * (i % 7 + 1) / 4 for i in range(2000)])
+    rate = 2000 / sum(100.0 * (i % 7 + 1) / 4 for i in range(2000))
+    assert returns.chance(Role.TIP, 0, 30.0) == pytest.approx(rate, rel=0.5)
+
+
+def test_what_is_about_to_come_counts() -> None:
+    """All come back after 60 seconds, none before: the longer it has waited, the better."""
+    returns = measured(Role.TIP, 1, [60.0] * 500)
+    chances = [returns.chance(Role.TIP, 1, age_s) for age_s in (1.0, 15.0, 40.0)]
+    assert chances == sorted(chances)
+    assert chances[0] == pytest.approx(1 / 60, rel=0.3)
+
+
+def test_what_never_came_back_is_given_up() -> None:
+    used = measured(Role.TIP, 0, [10.0] * 50)
+    dead = measured(Role.TIP, 0, [10.0] * 50, unused_s=1e7)
+    assert dead.chance(Role.TIP, 0, 1e4) < used.chance(Role.TIP, 0, 1e4) / 5
+
+
+@pytest.mark.parametrize(("role", "num_uses"), [(Role.INNER, 0), (Role.TIP, 1), (Role.TIP, 5)])
+def test_other_roles_and_other_histories_are_measured_apart(role: Role, num_uses: int) -> None:
+    returns = measured(Role.TIP, 0, [10.0] * 100)
+    assert returns.chance(role, num_uses, 5.0) == Returns().chance(role, num_uses, 5.0)
+
+
+@given(cuts=st.lists(st.floats(0, 1e7), max_size=8), end_s=st.floats(0, 1e7))
+def test_waiting_counts_the_same_in_one_piece_or_in_many(cuts: list[float], end_s: float) -> None:
+    whole, pieces = Returns(), Returns()
+    whole.waited(Role.SHARED, 3, 0.0, end_s)
+    ends = [0.0, *sorted(cut for cut in cuts if cut < end_s), end_s]
+    for lo, hi in pairwise(ends):
+        pieces.waited(Role.SHARED, 3, lo, hi)
+    for returns in (whole, pieces):
+        returns.settle()
+    for age_s in (0.5, 3.0, 100.0, 1e6):
+        expected = whole.chance(Role.SHARED, 3, age_s)
+        assert pieces.chance(Role.SHARED, 3, age_s) == pytest.approx(expected)
