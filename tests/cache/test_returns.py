@@ -55,6 +55,18 @@ def test_what_never_came_back_is_given_up() -> None:
     assert dead.chance(Role.TIP, 0, 1e4) < used.chance(Role.TIP, 0, 1e4) / 5
 
 
+@given(waits=st.lists(st.floats(0, 1e9), max_size=50), num_uses=st.integers(0, 10))
+def test_chance_is_never_nothing_however_long_nobody_came(
+    waits: list[float], num_uses: int
+) -> None:
+    returns = Returns()
+    for wait_s in waits:
+        for _ in range(10):
+            returns.waited(Role.INNER, num_uses, 0.0, wait_s)
+    returns.settle()
+    assert all(returns.chance(Role.INNER, num_uses, age_s) > 0 for age_s in (0.0, 10.0, 1e5, 1e9))
+
+
 @pytest.mark.parametrize(("role", "num_uses"), [(Role.INNER, 0), (Role.TIP, 1), (Role.TIP, 5)])
 def test_other_roles_and_other_histories_are_measured_apart(role: Role, num_uses: int) -> None:
     returns = measured(Role.TIP, 0, [10.0] * 100)

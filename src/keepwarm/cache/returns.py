@@ -115,11 +115,14 @@ def _best_rates(rates: list[float]) -> list[float]:
     """
     best: list[float] = []
     for start in range(_NUM_AGES):
-        unused, held_s, most = 1.0, 0.0, rates[-1]
+        used, held_s, most = 0.0, 0.0, rates[-1]
         for age in range(start, _NUM_AGES - 1):
-            still = math.exp(-rates[age] * (_EDGES[age + 1] - _EDGES[age]))
-            held_s += unused * (1 - still) / rates[age]
-            unused *= still
-            most = max(most, (1 - unused) / held_s)
+            # By expm1: a rate may be so low that one less it is one.
+            part = -math.expm1(-rates[age] * (_EDGES[age + 1] - _EDGES[age]))
+            held_s += (1 - used) * part / rates[age]
+            used += (1 - used) * part
+            if not held_s:  # used for certain before this age
+                break
+            most = max(most, used / held_s)
         best.append(most)
     return best
