@@ -83,7 +83,6 @@ PARTS = {
     "qwen3_5-35b-a3b": _LARGE,
 }
 ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not fit
-WITHOUT = {"no idle prefill", "24 entries"}  # settings that need one more server
 LOAD_S = 40.0  # to start the servers of a model, at most
 
 
@@ -181,7 +180,8 @@ class Run:
         if self._left_s < cost_s:
             self.left_out.append(f"{where}: takes some {cost_s:.0f} s, {self._left_s:.0f} are left")
             return False
-        systems = [s for s in found.systems if s.name in names and s.setting not in WITHOUT]
+        # One with settings of its own would need one more server.
+        systems = [system for system in found.systems if system.name in names and not system.job]
         try:
             with _limit(min(1.5 * cost_s + LOAD_S, self._left_s)), _sizes(part):
                 found.play(systems, servers)
