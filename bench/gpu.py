@@ -148,13 +148,15 @@ class Run:
                 servers.close()
 
     def show(self) -> None:
-        """The tables."""
-        console = Console(width=WIDTH)
-        for report, part in self._reports.values():
-            console.print(duel.table(report, part.module))
-        for words in self.left_out:
-            console.print(f"Left out: {words}")
-        console.print(f"All in {self._spent_s:.0f} s.")
+        """The tables, on the screen and in a file beside the reports."""
+        spent_s = self._spent_s
+        with (self._out / "tables.txt").open("w", encoding="utf-8") as file:
+            for console in (Console(width=WIDTH, file=file), Console(width=WIDTH)):
+                for report, part in self._reports.values():
+                    console.print(duel.table(report, part.module))
+                for words in self.left_out:
+                    console.print(f"Left out: {words}")
+                console.print(f"All in {spent_s:.0f} s.")
 
     @property
     def _spent_s(self) -> float:

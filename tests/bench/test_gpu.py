@@ -19,7 +19,8 @@ def test_what_there_is_no_time_for_is_left_out_and_said(
     shown = capsys.readouterr().out
     for part in gpu._TRIAL:
         assert f"Left out: {part.scenario} with qwen3-small" in shown
-    assert not list(tmp_path.iterdir())
+    assert [file.name for file in tmp_path.iterdir()] == ["tables.txt"]
+    assert (tmp_path / "tables.txt").read_text() == shown
 
 
 @pytest.mark.parametrize("model", [*gpu.PARTS, "any other"])
