@@ -58,14 +58,20 @@ def test_section_says_command_machine_and_figures() -> None:
 
 
 def test_one_model_of_each_device_is_shown_and_the_others_folded() -> None:
-    reports = [report_of("gpt_oss-mini"), report_of("qwen3-0.6b", "gpu"), report_of("qwen3_5-mini")]
+    names = ("gpt_oss-mini", "qwen3_5-mini", "nemotron_h-mini")
+    reports = [report_of("qwen3_5-9b", "gpu"), *map(report_of, names)]
     found = section(docs.page(reports), "chat")
     open_, folded = found.split("<details>")
-    assert open_.index("qwen3_5-mini") < open_.index("qwen3-0.6b")
+    assert open_.index("qwen3_5-mini") < open_.index("qwen3_5-9b")
     assert "one Fast Chip" in open_
     assert "gpt_oss-mini" not in open_
-    assert "gpt_oss-mini" in folded
+    assert folded.index("gpt_oss-mini") < folded.index("nemotron_h-mini")
     assert found.count("![") == 2
+
+
+def test_cpu_comes_before_the_gpu() -> None:
+    found = section(docs.page([report_of("qwen3_5-9b", "gpu"), report_of("rwkv7-mini")]), "chat")
+    assert found.index("rwkv7-mini") < found.index("qwen3_5-9b")
 
 
 def test_report_is_kept_with_fewer_digits_and_found_again(tmp_path: Path) -> None:
