@@ -70,6 +70,15 @@ SCENARIOS: dict[str, Entry] = {
         num_rounds=1,
         model="qwen3_5-dear",
     ),
+    "mixed": Entry(
+        "streams beside a long prompt, and many together",
+        "Gaps between the tokens of 4 running streams while a long prompt is read; and the tokens"
+        " per second of 1, 8 and 32 streams that decode together. As a client sees them.",
+        options=(
+            Option("prompt", "8000", "tokens of the long prompt"),
+            Option("streams", "1,8,32", "how many decode together"),
+        ),
+    ),
     "prefix": Entry(
         "a prompt that was read before",
         "Time to the first token of a new prompt, of the same again (exact) and with its last 23"
