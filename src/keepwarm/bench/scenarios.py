@@ -55,6 +55,7 @@ SCENARIOS: dict[str, Entry] = {
         "prompts that begin alike",
         "5 users of one application: tools and system, tools only, a document in the user message,"
         " and a text to be completed, each of 2,700 tokens that all of them share.",
+        num_rounds=2,
     ),
     "burst": Entry(
         "many requests at once with one system prompt",
