@@ -60,6 +60,7 @@ _LIGHT = (
     Part("burst", 20, {"requests": [6, 32]}),
     Part("memory", 60, sizes={"NUM_TURNS": 20, "NUM_TURNS_EACH": 3}),
     Part("chat", 60),
+    Part("mixed", 60, {"prompt": [50000], "streams": [1, 8, 32]}),
 )
 _LARGE = (
     Part("agent", 25, sizes={"NUM_USERS": 2}),
@@ -101,8 +102,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _raise(Stopped))
     run = Run(args.out, 60 * args.minutes)
     try:
-        for model in args.models.split(","):
-            run.play(model)
+        models = args.models.split(",")
+        for i, model in enumerate(models):
+            run.play(model, sum(map(_least_s, models[i + 1 :])))
     except (Stopped, KeyboardInterrupt):
         run.left_out.append("the rest: the run was stopped")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -120,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _least_s(model: str) -> float:
+    """What a model that comes later needs for what matters most."""
+    return LOAD_S + sum(part.cost_s for part in PARTS.get(model, _TRIAL)[:2])
+
+
 def _raise(fault: type[Exception]) -> Callable[..., None]:
     def handler(*_: object) -> None:
         raise fault
@@ -134,11 +141,14 @@ class Run:
         self._out = out
         self._began = monotonic()
         self._total_s = total_s
+        self._reserved_s = 0.0
         self._reports: dict[str, tuple[Report, Part]] = {}
         self.left_out: list[str] = []
 
-    def play(self, model: str) -> None:
-        """All parts of a model. Raises Stopped."""
+    def play(self, model: str, reserved_s: float = 0) -> None:
+        """All parts of a model for which there is time, less what is reserved for others. Raises
+        Stopped."""
+        self._reserved_s = reserved_s
         pairs = [(part, self._duel(model, part)) for part in PARTS.get(model, _TRIAL)]
         both = [OURS.name, THEIRS.name]
         with duel.Servers(model) as servers:
@@ -164,7 +174,7 @@ class Run:
 
     @property
     def _left_s(self) -> float:
-        return self._total_s - self._spent_s
+        return self._total_s - self._reserved_s - self._spent_s
 
     def _duel(self, model: str, part: Part) -> duel.Duel:
         def on_progress(words: str) -> None:

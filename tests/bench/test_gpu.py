@@ -10,11 +10,12 @@ from bench import gpu
 from keepwarm.bench import chat
 
 
+@pytest.mark.parametrize(("total_s", "reserved_s"), [(0, 0), (100, 90)], ids=["none", "reserved"])
 def test_what_there_is_no_time_for_is_left_out_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    total_s: float, reserved_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = gpu.Run(tmp_path, total_s=0)
-    run.play("qwen3-small")
+    run = gpu.Run(tmp_path, total_s)
+    run.play("qwen3-small", reserved_s)
     run.show()
     shown = capsys.readouterr().out
     for part in gpu._TRIAL:
