@@ -36,11 +36,14 @@ def main() -> None:
     parser.add_argument("--scenarios", default=",".join([*SCENARIOS, "prefill"]), metavar="S,S")
     parser.add_argument("--traces", type=Path, metavar="PATH", help="also `trace`, with these")
     args = parser.parse_args()
-    names = args.scenarios.split(",")
-    for model in args.models.split(","):
+    names, models = args.scenarios.split(","), args.models.split(",")
+    for model in models:
         _play(model, [name for name in SCENARIOS if name in names])
         if "prefill" in names:
             _prefill(model)
+    for name, entry in SCENARIOS.items():
+        if name in names and entry.model not in models:  # one that shows more
+            _play(entry.model, [name])
     if args.traces is not None:
         for sizes in SIZES:
             _trace(args.traces, sizes)

@@ -60,6 +60,7 @@ _LIGHT = (
     Part("burst", 20, {"requests": [6, 32]}),
     Part("memory", 60, sizes={"NUM_TURNS": 20, "NUM_TURNS_EACH": 3}),
     Part("chat", 60),
+    Part("mixed", 60, {"prompt": [50000], "streams": [1, 8, 32]}),
 )
 _LARGE = (
     Part("agent", 25, sizes={"NUM_USERS": 2}),
@@ -83,7 +84,6 @@ PARTS = {
     "qwen3_5-35b-a3b": _LARGE,
 }
 ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not fit
-WITHOUT = {"no idle prefill", "24 entries"}  # settings that need one more server
 LOAD_S = 40.0  # to start the servers of a model, at most
 
 
@@ -102,8 +102,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _raise(Stopped))
     run = Run(args.out, 60 * args.minutes)
     try:
-        for model in args.models.split(","):
-            run.play(model)
+        models = args.models.split(",")
+        for i, model in enumerate(models):
+            run.play(model, sum(map(_least_s, models[i + 1 :])))
     except (Stopped, KeyboardInterrupt):
         run.left_out.append("the rest: the run was stopped")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -121,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _least_s(model: str) -> float:
+    """What a model that comes later needs for what matters most."""
+    return LOAD_S + sum(part.cost_s for part in PARTS.get(model, _TRIAL)[:2])
+
+
 def _raise(fault: type[Exception]) -> Callable[..., None]:
     def handler(*_: object) -> None:
         raise fault
@@ -135,11 +141,14 @@ class Run:
         self._out = out
         self._began = monotonic()
         self._total_s = total_s
+        self._reserved_s = 0.0
         self._reports: dict[str, tuple[Report, Part]] = {}
         self.left_out: list[str] = []
 
-    def play(self, model: str) -> None:
-        """All parts of a model. Raises Stopped."""
+    def play(self, model: str, reserved_s: float = 0) -> None:
+        """All parts of a model for which there is time, less what is reserved for others. Raises
+        Stopped."""
+        self._reserved_s = reserved_s
         pairs = [(part, self._duel(model, part)) for part in PARTS.get(model, _TRIAL)]
         both = [OURS.name, THEIRS.name]
         with duel.Servers(model) as servers:
@@ -149,13 +158,15 @@ class Run:
                 servers.close()
 
     def show(self) -> None:
-        """The tables."""
-        console = Console(width=WIDTH)
-        for report, part in self._reports.values():
-            console.print(duel.table(report, part.module))
-        for words in self.left_out:
-            console.print(f"Left out: {words}")
-        console.print(f"All in {self._spent_s:.0f} s.")
+        """The tables, on the screen and in a file beside the reports."""
+        spent_s = self._spent_s
+        with (self._out / "tables.txt").open("w", encoding="utf-8") as file:
+            for console in (Console(width=WIDTH, file=file), Console(width=WIDTH)):
+                for report, part in self._reports.values():
+                    console.print(duel.table(report, part.module))
+                for words in self.left_out:
+                    console.print(f"Left out: {words}")
+                console.print(f"All in {spent_s:.0f} s.")
 
     @property
     def _spent_s(self) -> float:
@@ -163,7 +174,7 @@ class Run:
 
     @property
     def _left_s(self) -> float:
-        return self._total_s - self._spent_s
+        return self._total_s - self._reserved_s - self._spent_s
 
     def _duel(self, model: str, part: Part) -> duel.Duel:
         def on_progress(words: str) -> None:
@@ -181,7 +192,8 @@ class Run:
         if self._left_s < cost_s:
             self.left_out.append(f"{where}: takes some {cost_s:.0f} s, {self._left_s:.0f} are left")
             return False
-        systems = [s for s in found.systems if s.name in names and s.setting not in WITHOUT]
+        # One with settings of its own would need one more server.
+        systems = [system for system in found.systems if system.name in names and not system.job]
         try:
             with _limit(min(1.5 * cost_s + LOAD_S, self._left_s)), _sizes(part):
                 found.play(systems, servers)

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from keepwarm.cache import insert, joining
 from keepwarm.cache.explain import Match, Refusal
 from keepwarm.cache.intervals import merged
 from keepwarm.cache.live import Live
@@ -35,6 +36,14 @@ STEMS = (
 )
 SYSTEM_LEN = 6  # of the first two
 NAMESPACES = st.sampled_from(["", "", "", "other"])
+
+
+@pytest.fixture(autouse=True)
+def small_blocks_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two or more, where there is room: these lives are short."""
+    monkeypatch.setattr(joining, "NUM_JOINED", 2)
+    monkeypatch.setattr(joining, "MAX_LEN", 16)
+    monkeypatch.setattr(insert, "_MAX_SCRATCH", 2)
 
 
 @st.composite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import BoundaryKind, Prompt
-from keepwarm.prompt.follow_up import continues, follow_up
+from keepwarm.prompt.follow_up import as_sent_back, continues, follow_up
 from keepwarm.prompt.render import render_chat
 from tests.prompt.conversations import (
     TOOLS,
@@ -193,6 +194,29 @@ def test_reply_is_foreseen_where_a_message_has_no_header() -> None:
 def test_what_is_no_conversation_is_bad_input() -> None:
     with pytest.raises(BadInput):
         follow_up(own("plain"), [{"content": "Hi"}], assistant("Hello."))
+
+
+THOUGHTFUL = assistant("", tool_calls=[call()], reasoning_content="Avocet")
+THOUGHTLESS = assistant("", tool_calls=[call()])
+QUOTED = assistant("<think>Avocet</think>", tool_calls=[call()])
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_kept"),
+    [
+        ([user("Hi")], True),
+        ([user("Hi"), assistant("Plover"), user("Hi")], True),
+        ([user("Hi"), THOUGHTFUL, tool("Ruff")], True),
+        ([user("Hi"), THOUGHTFUL, tool("Ruff"), THOUGHTLESS, tool("Ruff")], True),
+        ([user("Hi"), QUOTED, tool("Ruff")], True),
+        ([user("Hi"), THOUGHTLESS, tool("Ruff")], False),
+        ([user("Hi"), THOUGHTFUL, user("Hi"), THOUGHTLESS, tool("Ruff")], False),
+    ],
+)
+def test_thought_is_sent_back_unless_a_loop_shows_otherwise(asked: Messages, is_kept: bool) -> None:
+    tokenizer: Any = SimpleNamespace(think_end="</think>")
+    back = as_sent_back(tokenizer, asked, THOUGHTFUL)
+    assert back == (THOUGHTFUL if is_kept else THOUGHTLESS)
 
 
 @pytest.mark.parametrize(

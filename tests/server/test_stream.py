@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from keepwarm.server import chat
 from keepwarm.server.stream import comment, data
 from tests.server.serving import Served, events_of, served, tokenizer
 
@@ -185,6 +186,25 @@ def test_engine_reads_ahead_what_the_conversation_goes_on_with() -> None:
         history = [question, first["choices"][0]["message"], {"role": "user", "content": "So?"}]
         second = hybrid.post("/v1/chat/completions", {"messages": history, **asked}).json()
         assert second["keepwarm"]["cached_tokens"] > first["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("sent_back", [{}, {"reasoning_content": "Hm."}])
+def test_thought_is_read_ahead_only_where_the_client_sends_thoughts_back(
+    server: Served, sent_back: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseen: list[dict[str, Any]] = []
+    monkeypatch.setattr(chat, "follow_up", lambda *args, **_: foreseen.append(args[2]))
+    function = {"name": "look", "arguments": "{}"}
+    calls = [{"id": "call00001", "type": "function", "function": function}]
+    loop = [
+        {"role": "user", "content": "Think about it."},
+        {"role": "assistant", "content": "", "tool_calls": calls, **sent_back},
+        {"role": "tool", "tool_call_id": "call00001", "content": "Nothing."},
+    ]
+    asked = {"chat_template_kwargs": {"thinks": True}, "max_tokens": 8, "ignore_eos": True}
+    said = server.post("/v1/chat/completions", {"messages": loop, **asked}).json()
+    assert "reasoning_content" in said["choices"][0]["message"]
+    assert ["reasoning_content" in message for message in foreseen] == [bool(sent_back)]
 
 
 def test_slow_reader_gets_all_of_it(server: Served) -> None:

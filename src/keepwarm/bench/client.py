@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from keepwarm.errors import KeepwarmError
 
 _TIMEOUT_S = 600.0
+# mlx-lm's server lets five connections wait, and resets what comes besides: then again, as clients
+# do. The time runs on.
+_MAX_RESETS = 40
+_RETRY_S = 0.05
 
 Message = Mapping[str, Any]
 
@@ -35,6 +40,7 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     reply_tokens: int = 0
+    num_resets: int = 0  # connections that the server did not take
     timings_ms: dict[str, float] = field(default_factory=dict)  # where the server tells them
     ended: float = 0.0
 
@@ -95,27 +101,37 @@ class Client:
 
     def _ask(self, path: str, body: dict[str, Any], is_enough: IsEnough = _never) -> Answer:
         asked = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
         answer = Answer(perf_counter())
         try:
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", path, json.dumps(asked | body), headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                words = response.read().decode(errors="replace")
-                raise NoAnswer(f"{path}: {response.status} {words[:500]}")
-            for event in _events(response):
-                _add(answer, event)
-                if is_enough(answer):
-                    break
+            with closing(self._connected(path, json.dumps(asked | body), answer)) as response:
+                if response.status != 200:
+                    words = response.read().decode(errors="replace")
+                    raise NoAnswer(f"{path}: {response.status} {words[:500]}")
+                for event in _events(response):
+                    _add(answer, event)
+                    if is_enough(answer):
+                        break
         except OSError as error:
             raise NoAnswer(f"{path}: {error!r}") from error
-        finally:
-            connection.close()
         answer.ended = perf_counter()
         if not answer.at:
             raise NoAnswer(f"{path}: the reply is empty")
         return answer
+
+    def _connected(self, path: str, body: str, answer: Answer) -> HTTPResponse:
+        """The beginning of a response; it has the connection for itself. Mutates the answer."""
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        while True:
+            connection = HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
+            try:
+                connection.request("POST", path, body, headers)
+                return connection.getresponse()
+            except ConnectionResetError:
+                connection.close()
+                answer.num_resets += 1
+                if answer.num_resets == _MAX_RESETS:
+                    raise
+                sleep(_RETRY_S)
 
 
 def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -37,10 +37,9 @@ class Flight:
         if self._num_tokens < num_tokens:
             raise self._error or NoAnswer(f"{self._num_tokens} of {num_tokens} tokens came")
 
-    def leave(self) -> Answer:
-        """Closes the connection with the next token: what came until then."""
+    def leave(self) -> None:
+        """With its next token; `answer` has what came until then."""
         self._is_left = True
-        return self.answer()
 
     def answer(self) -> Answer:
         """All of it, when it has come to its end. Raises NoAnswer."""

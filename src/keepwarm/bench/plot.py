@@ -229,6 +229,11 @@ def _burst(figure: Figure, report: Report) -> None:
     _panels(figure, report.rows, panels)
 
 
+def _mixed(figure: Figure, report: Report) -> None:
+    gaps = [(_noted("gap_s", 1e-3), "gap, ms"), (_noted("longest_gap_s", 1e-3), "longest gap, ms")]
+    _panels(figure, report.rows, [*gaps, (_noted("tokens_per_s"), "tokens/s, all")])
+
+
 def _memory(figure: Figure, report: Report) -> None:
     panels = [(_noted("held_bytes", 1e6), "held, MB"), (_share("cached_tokens"), "from cache, %")]
     if any("large_bytes" in row for row in report.rows):
@@ -300,6 +305,7 @@ def _trace(figure: Figure, report: Report) -> None:
 _DRAWERS: dict[str, Callable[[Figure, Report], None]] = {
     "chat": _chat,
     "burst": _burst,
+    "mixed": _mixed,
     "memory": _memory,
     "prefill": _prefill,
     "prefix": _prefix,

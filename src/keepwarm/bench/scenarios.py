@@ -55,6 +55,7 @@ SCENARIOS: dict[str, Entry] = {
         "prompts that begin alike",
         "5 users of one application: tools and system, tools only, a document in the user message,"
         " and a text to be completed, each of 2,700 tokens that all of them share.",
+        num_rounds=2,
     ),
     "burst": Entry(
         "many requests at once with one system prompt",
@@ -69,6 +70,15 @@ SCENARIOS: dict[str, Entry] = {
         " what as many snapshots and rows of that model would weigh.",
         num_rounds=1,
         model="qwen3_5-dear",
+    ),
+    "mixed": Entry(
+        "streams beside a long prompt, and many together",
+        "Gaps between the tokens of 4 running streams while a long prompt is read; and the tokens"
+        " per second of 1, 8 and 32 streams that decode together. As a client sees them.",
+        options=(
+            Option("prompt", "8000", "tokens of the long prompt"),
+            Option("streams", "1,8,32", "how many decode together"),
+        ),
     ),
     "prefix": Entry(
         "a prompt that was read before",

@@ -29,6 +29,7 @@ class Script:
     thought_len: int = 40
     answer_len: int = 20
     is_call: bool = False
+    is_endless: bool = False  # the answer begins again, until the server ends it
 
     @property
     def thought(self) -> str:
@@ -44,7 +45,7 @@ class Script:
         return f"<tool_call>{CALL}</tool_call>" if self.is_call else ""
 
     def reply(self, words: Any) -> list[int]:
-        """The tokens of a reply, its end not included."""
+        """The tokens of a reply, its end not included; of an endless one, once round."""
         rest = f"{self.content}{self.calls}"
         return ids(words, f"{self.thought}\n</think>\n\n{rest}")
 
@@ -52,7 +53,7 @@ class Script:
         """What follows each token: along a reply from the prompt's last one on, and the answer
         after anything else."""
         [line], [gap], [end] = ids(words, "\n"), ids(words, "\n\n"), ids(words, END)
-        chain = [line, *self.reply(words), end]
+        chain = [line, *self.reply(words), *([] if self.is_endless else [end])]
         assert len(set(chain)) == len(chain), "no token may come twice in a reply"
         follows = dict(pairwise(chain))
         return np.array([follows.get(i, follows[gap]) for i in range(vocab_size)], dtype=np.int32)

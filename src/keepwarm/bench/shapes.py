@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 QWEN3_06B = {
     "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28,
@@ -126,5 +127,8 @@ def build(name: str) -> Any:
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
     model.set_dtype(mx.bfloat16)
-    mx.eval(model.parameters())
+    flat: list[tuple[str, mx.array]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    for _, array in flat:
+        mx.eval(array)  # one by one: they begin as float32, and all together would not fit
+    mx.clear_cache()
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from keepwarm.bench import words
@@ -61,10 +61,7 @@ class Side:
 
     def play(self, script: Script) -> None:
         """What the model says from now on."""
-        self._do(
-            "play",
-            thought_len=script.thought_len, answer_len=script.answer_len, is_call=script.is_call,
-        )  # fmt: skip
+        self._do("play", **asdict(script))
 
     def settle(self) -> None:
         """Until it has nothing more to do."""

@@ -7,7 +7,7 @@ with nothing, so that `nbytes` is what is really held.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -125,7 +125,7 @@ def pieces_of(spans: Sequence[Span], leaf: int, wanted: Sequence[Interval]) -> l
 
     Raises CacheFault when the spans (sorted) leave a gap.
     """
-    pieces: list[Arrays] = []
+    runs: list[tuple[Block, int, int]] = []
     for lo, hi in wanted:
         at = lo
         for span in spans:
@@ -134,11 +134,26 @@ def pieces_of(spans: Sequence[Span], leaf: int, wanted: Sequence[Interval]) -> l
             if span.lo > at:
                 break
             end = min(span.hi, hi)
-            pieces.append(_view(span.block, leaf, at, end))
+            runs.append((span.block, at, end))
             at = end
         if at < hi:
             raise CacheFault(f"rows {at}..{hi} of leaf {leaf} are missing")
-    return pieces
+    return [_view(block, leaf, lo, hi) for block, lo, hi in _long_runs(runs)]
+
+
+def _long_runs(runs: Sequence[tuple[Block, int, int]]) -> Iterator[tuple[Block, int, int]]:
+    """Rows of blocks, in order; what lies end to end in one block, though on several edges, is
+    one run: each run is a copy."""
+    last: tuple[Block, int, int] | None = None
+    for block, lo, hi in runs:
+        if last is not None and last[0] is block and last[2] == lo:
+            last = (block, last[1], hi)
+            continue
+        if last is not None:
+            yield last
+        last = (block, lo, hi)
+    if last is not None:
+        yield last
 
 
 def _view(block: Block, leaf: int, lo: int, hi: int) -> Arrays:

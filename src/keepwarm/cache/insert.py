@@ -9,10 +9,14 @@ from keepwarm.cache.blocks import Capture, held
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted
 from keepwarm.cache.intervals import Interval, clipped, length, subtracted
+from keepwarm.cache.joining import joinable
 from keepwarm.cache.placement import LASTING, StopKind
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.tree import Block, Checkpoint, Node, Span
 from keepwarm.prompt.boundaries import Prompt
+
+# Of the budget, the part that may be kept free for cutting large blocks: one in so many.
+_MAX_SCRATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,16 @@ class Insertion:
                 if not self._evictor.make_room(missing.nbytes, missing.leaf_bytes, spaces, now):
                     return None, Inserted(self._position, nbytes=missing.nbytes)
                 missing = self._missing(base)  # windows on the path may have gone to make room
-            self._evictor.expect(missing.leaf_bytes)
-            blocks = [self._blocks(group, rows) for group, rows in enumerate(missing.rows)]
+            joined = self._joined(missing)
+            self._evictor.expect(max(missing.leaf_bytes, self._leaf_bytes(missing, joined)))
+            blocks = [
+                self._blocks(group, rows, joined[group]) for group, rows in enumerate(missing.rows)
+            ]
             checkpoint = self._checkpoint(missing, kind, now)
             wait_s = self._settle(blocks, checkpoint)
         finally:
             base.holds.remove(0)
-        node = self._link(missing, blocks, checkpoint, kind, now)
+        node = self._link(missing, blocks, joined, checkpoint, kind, now)
         num_rows = self._position - base.end
         self._evictor.thin(self._space, node)
         return node, Inserted(self._position, num_rows, missing.nbytes, wait_s)
@@ -98,10 +105,44 @@ class Insertion:
         snapshot_bytes = 0 if has_checkpoint else self._capture.measure_snapshots()
         return Missing(base, rows, rows_bytes, snapshot_bytes, leaf_bytes, has_checkpoint)
 
-    def _blocks(self, group: int, rows: Sequence[Interval]) -> list[Block]:
+    def _joined(self, missing: Missing) -> list[list[Block]]:
+        """For each group the blocks to be stored anew with the missing rows; none where that
+        would take room that is not free."""
+        path = missing.base.path()
+        joined: list[list[Block]] = []
+        for index, rows in enumerate(missing.rows):
+            group = self._space.layout.groups[index]
+            spans = [] if group.is_window or not rows else spans_of(path, index)
+            max_len = self._max_scratch_bytes // max(1, self._capture.leaf_row_bytes(group))
+            # Of full attention the end of the path is missing, and nothing else.
+            joined.append(joinable(spans, *rows[0], max_len) if spans else [])
+        # For a moment what is joined is held twice.
+        nbytes = sum(block.nbytes for blocks in joined for block in blocks)
+        fits = self._evictor.fits(missing.nbytes + nbytes, self._leaf_bytes(missing, joined))
+        return joined if fits else [[] for _ in joined]
+
+    @property
+    def _max_scratch_bytes(self) -> int:
+        """As much as a leaf of the largest block is always kept free, to cut it."""
+        return self._evictor.ledger.budget_bytes // _MAX_SCRATCH
+
+    def _leaf_bytes(self, missing: Missing, joined: Sequence[Sequence[Block]]) -> int:
+        """Of the largest leaf of the largest joined block."""
+        groups = self._space.layout.groups
+        return max(
+            (
+                (rows[0][1] - blocks[0].lo) * self._capture.leaf_row_bytes(group)
+                for group, rows, blocks in zip(groups, missing.rows, joined, strict=True)
+                if blocks
+            ),
+            default=0,
+        )
+
+    def _blocks(self, group: int, rows: Sequence[Interval], joined: Sequence[Block]) -> list[Block]:
         layout = self._space.layout
         blocks = []
-        for lo, hi in self._pieces(rows):
+        pieces = [(joined[0].lo, rows[0][1])] if joined else self._pieces(rows)
+        for lo, hi in pieces:
             digest = self._prompt.digest(lo)
             blocks.append(self._capture.block(layout.groups[group], lo, hi, digest))
         return blocks
@@ -131,6 +172,7 @@ class Insertion:
         self,
         missing: Missing,
         blocks: Sequence[Sequence[Block]],
+        joined: Sequence[Sequence[Block]],
         checkpoint: Checkpoint | None,
         kind: StopKind,
         now: float,
@@ -140,8 +182,10 @@ class Insertion:
             node = tree.append(node, self._keys[node.end * tree.width :])
         for step in node.path():
             for group, new in enumerate(blocks):
+                _detach(step, group, joined[group])
                 _attach(step, group, new)
         ledger.add(rows_bytes=sum(block.nbytes for new in blocks for block in new))
+        ledger.remove(rows_bytes=sum(block.nbytes for old in joined for block in old))
         if checkpoint is not None:
             node.checkpoint = checkpoint
             ledger.add(snapshot_bytes=checkpoint.nbytes)
@@ -151,6 +195,13 @@ class Insertion:
         node.last_used = now
         self._evictor.version += 1
         return node
+
+
+def _detach(node: Node, group: int, blocks: Sequence[Block]) -> None:
+    """Take the spans of `blocks` off this edge. Mutates."""
+    if blocks:
+        gone = set(blocks)
+        node.spans[group][:] = [span for span in node.spans[group] if span.block not in gone]
 
 
 def _attach(node: Node, group: int, blocks: Sequence[Block]) -> None:

@@ -34,6 +34,7 @@ class Where(StrEnum):
 
     NO_METAL = "CPU and CUDA"
     CPU = "CPU"
+    CUDA = "CUDA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ class Replacement:
         return getattr(import_module(f"keepwarm.model.{module}"), name)
 
     def is_wanted(self) -> bool:
-        return self.where is Where.NO_METAL or mx.default_device() == mx.cpu
+        here = Where.CPU if mx.default_device() == mx.cpu else Where.CUDA
+        return self.where in (Where.NO_METAL, here)
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -90,7 +92,12 @@ REPLACEMENTS = (
     _mlx("conv1d"),
     _mlx("quantized_matmul"),
     _mlx("fast.scaled_dot_product_attention"),
-)
+    # every model with heads of 64 to 128
+    Replacement(
+        "mlx.core", "fast.scaled_dot_product_attention",
+        "short_queries:scaled_dot_product_attention", Where.CUDA,
+    ),
+)  # fmt: skip
 
 _lock = RLock()  # engines load their models on threads of their own
 

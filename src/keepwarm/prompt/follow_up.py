@@ -4,11 +4,12 @@ before it comes. No mlx; any thread."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from keepwarm.errors import RenderError
 from keepwarm.prompt.boundaries import BoundaryKind, Prompt, shared_len
-from keepwarm.prompt.messages import Message
+from keepwarm.prompt.messages import Message, read_messages
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.template import Tokenizer
 
@@ -52,6 +53,23 @@ def follow_up(
     return Prompt(
         one.tokens[: ends[-1]], (boundary for boundary in kept if boundary.position <= ends[-1])
     )
+
+
+def as_sent_back(
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], reply_message: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """`reply_message` as the client that sent `messages` will most likely send it back: without
+    its thought where the replies since the last question, those of one tool loop, have none."""
+    since = takewhile(lambda message: message["role"] != "user", reversed(read_messages(messages)))
+    replies = [message for message in since if message["role"] == "assistant"]
+    tag = getattr(tokenizer, "think_end", None)
+    if not replies or any(_has_thought(reply, tag) for reply in replies):
+        return reply_message
+    return {key: value for key, value in reply_message.items() if key != "reasoning_content"}
+
+
+def _has_thought(message: Message, tag: str | None) -> bool:
+    return "reasoning_content" in message or bool(tag and tag in (message["content"] or ""))
 
 
 def continues(read: Prompt, upcoming: Prompt) -> bool:

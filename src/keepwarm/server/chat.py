@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from keepwarm.events import Delta, Done, Result
-from keepwarm.prompt.follow_up import follow_up
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.follow_up import as_sent_back, follow_up
 from keepwarm.prompt.parse import Reply, parse_reply
 from keepwarm.prompt.split import Called, Piece, Said, Splitter, Thought
 from keepwarm.server.account import Account
@@ -113,24 +114,22 @@ class ChatAnswer(Answer):
 
     async def _end_turn(self, index: int, reply: Reply, result: Result) -> None:
         """Tells the engine how the conversation goes on, before the client can."""
-        plan = self._plan
         self._count_reasoning(reply, result)
         try:
-            coming = await self._service.in_thread(
-                partial(
-                    follow_up,
-                    self._service.engine.tokenizer,
-                    plan.messages,
-                    reply.as_message(),
-                    tools=plan.tools,
-                    template_kwargs=plan.template_kwargs,
-                )
-            )
+            coming = await self._service.in_thread(partial(self._coming, reply))
             if coming is not None:
                 self._generation.follow_up(index, coming)
         except Exception:
             # It would only have made the next turn faster.
             log.exception("what follows a reply could not be rendered")
+
+    def _coming(self, reply: Reply) -> Prompt | None:
+        """What the next turn will begin with."""
+        plan, tokenizer = self._plan, self._service.engine.tokenizer
+        said = as_sent_back(tokenizer, plan.messages, reply.as_message())
+        return follow_up(
+            tokenizer, plan.messages, said, tools=plan.tools, template_kwargs=plan.template_kwargs
+        )
 
     def _count_reasoning(self, reply: Reply, result: Result) -> None:
         if reply.reasoning is None:

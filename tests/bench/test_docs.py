@@ -1,0 +1,95 @@
+"""docs/benchmarks.md is what the reports make it, and nobody's hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from bench import docs, results
+from keepwarm.bench.report import Report
+
+
+def report_of(model: str, device: str = "cpu") -> Report:
+    found = Report("chat", model, device, command=f"keepwarm bench chat --model {model}")
+    found.machine = {"os": "Linux", "cores": 2, "device": "Fast(R) Chip CPU @ 2 GHz"}
+    found.rows = [
+        {
+            "system": system, "setting": "", "case": "40 turns", "num_requests": 1,
+            "prompt_tokens": 1000, "cached_tokens": 900, "max_cached_tokens": 950,
+            "prefilled_tokens": 100, "ttft_s": [ttft_s], "notes": {"held_bytes": [7]},
+            "by_request": {"prompt_tokens": [1000], "cached_tokens": [900]},
+        }
+        for system, ttft_s in (("keepwarm", 0.0123456), ("mlx-lm", 0.0246912))
+    ]  # fmt: skip
+    return found
+
+
+def section(page: str, name: str) -> str:
+    [found] = re.findall(rf"^## {name}: .*?(?=^## )", page, re.M | re.S)
+    assert isinstance(found, str)
+    return found
+
+
+def test_committed_page_is_made_of_the_committed_reports() -> None:
+    assert docs.PAGE.read_text(encoding="utf-8") == docs.page(results.kept()), "run `make docs`"
+
+
+def test_page_shows_the_plots_that_are_there() -> None:
+    shown = re.findall(r"\]\((plots/[^)]+)\)", docs.PAGE.read_text(encoding="utf-8"))
+    there = {f"plots/{file.name}" for file in docs.PLOTS.glob("*.png")}
+    assert set(shown) == there, "run `make docs`"
+
+
+def test_every_placeholder_is_filled() -> None:
+    assert "{{" not in docs.page([])
+    assert "Not measured yet: `keepwarm bench chat`." in section(docs.page([]), "chat")
+
+
+def test_section_says_command_machine_and_figures() -> None:
+    found = section(docs.page([report_of("qwen3_5-mini")]), "chat")
+    assert "`keepwarm bench chat --model qwen3_5-mini`" in found
+    assert "2 CPU cores (Fast Chip, Linux)" in found
+    assert "![chat, qwen3_5-mini](plots/chat-qwen3_5-mini-cpu.png)" in found
+    assert "| **40 turns** |" in found
+    assert "| mlx-lm | 1,000 | 90.0% | 95.0% | 100 | 25 | ±0% | 2.00x |" in found
+    assert "<details>" not in found
+
+
+def test_one_model_of_each_device_is_shown_and_the_others_folded() -> None:
+    names = ("gpt_oss-mini", "qwen3_5-mini", "nemotron_h-mini")
+    reports = [report_of("qwen3_5-9b", "gpu"), *map(report_of, names)]
+    found = section(docs.page(reports), "chat")
+    open_, folded = found.split("<details>")
+    assert open_.index("qwen3_5-mini") < open_.index("qwen3_5-9b")
+    assert "one Fast Chip" in open_
+    assert "gpt_oss-mini" not in open_
+    assert folded.index("gpt_oss-mini") < folded.index("nemotron_h-mini")
+    assert found.count("![") == 2
+
+
+def test_cpu_comes_before_the_gpu() -> None:
+    found = section(docs.page([report_of("qwen3_5-9b", "gpu"), report_of("rwkv7-mini")]), "chat")
+    assert found.index("rwkv7-mini") < found.index("qwen3_5-9b")
+
+
+def test_report_is_kept_with_fewer_digits_and_found_again(tmp_path: Path) -> None:
+    file = results.keep(report_of("qwen3_5-mini"), tmp_path)
+    assert file.name == "chat-qwen3_5-mini-cpu.json"
+    written: dict[str, Any] = json.loads(file.read_text())
+    assert {"scenario", "model", "device", "versions", "rows", "bounds"} <= set(written)
+    assert written["rows"][0]["ttft_s"] == [0.01235]
+    [found] = results.kept(tmp_path)
+    assert found.command == "keepwarm bench chat --model qwen3_5-mini"
+    assert found.rows == written["rows"]
+
+
+def test_turns_are_kept_of_chats_only(tmp_path: Path) -> None:
+    other = report_of("qwen3_5-mini")
+    other.scenario = "agent"
+    results.keep(other, tmp_path)
+    results.keep(report_of("qwen3_5-mini"), tmp_path)
+    agent, turns = results.kept(tmp_path)
+    assert "by_request" not in agent.rows[0]
+    assert "by_request" in turns.rows[0]

@@ -1,0 +1,39 @@
+"""What `python -m bench.gpu` plays, and what it does when there is no time. No server starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import gpu
+from keepwarm.bench import chat
+
+
+@pytest.mark.parametrize(("total_s", "reserved_s"), [(0, 0), (100, 90)], ids=["none", "reserved"])
+def test_what_there_is_no_time_for_is_left_out_and_said(
+    total_s: float, reserved_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = gpu.Run(tmp_path, total_s)
+    run.play("qwen3-small", reserved_s)
+    run.show()
+    shown = capsys.readouterr().out
+    for part in gpu._TRIAL:
+        assert f"Left out: {part.scenario} with qwen3-small" in shown
+    assert [file.name for file in tmp_path.iterdir()] == ["tables.txt"]
+    assert (tmp_path / "tables.txt").read_text() == shown
+
+
+@pytest.mark.parametrize("model", [*gpu.PARTS, "any other"])
+def test_every_size_is_one_that_the_scenario_has(model: str) -> None:
+    for part in gpu.PARTS.get(model, gpu._TRIAL):
+        assert set(part.options) == {option.name for option in gpu.SCENARIOS[part.scenario].options}
+        for name in part.sizes:
+            assert hasattr(part.module, name)
+
+
+def test_sizes_hold_for_their_part_only() -> None:
+    plain = chat.NUM_TURNS
+    with gpu._sizes(gpu.Part("chat", 1, sizes={"NUM_TURNS": 3})):
+        assert chat.NUM_TURNS == 3
+    assert plain == chat.NUM_TURNS

@@ -1,0 +1,86 @@
+"""Attention of a few queries over many keys is what MLX makes of it, and nothing else is touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from keepwarm.model import short_queries, speedups
+from keepwarm.model.short_queries import MAX_QUERIES, MIN_KEYS, by_products, can_attend
+from keepwarm.model.speedups import Replacement, Where
+
+attend = short_queries.scaled_dot_product_attention
+plain = short_queries._mlx_attention
+
+
+def arrays(
+    num_queries: int, num_keys: int = MIN_KEYS + 37, depth: int = 64, dtype: Any = mx.float32
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Four heads, two of keys, which lie in larger buffers as those of a cache do."""
+    mx.random.seed(num_queries)
+    shapes = ((4, num_queries), (2, num_keys + 100), (2, num_keys + 100))
+    q, k, v = (mx.random.normal((1, *shape, depth)).astype(dtype) for shape in shapes)
+    return q, k[:, :, :num_keys], v[:, :, :num_keys]
+
+
+def distance(a: mx.array, b: mx.array) -> float:
+    return float(mx.abs(a.astype(mx.float32) - b.astype(mx.float32)).max())
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("num_queries", [4, 5, 8, MAX_QUERIES])
+def test_few_queries_agree_with_mlx(num_queries: int, mask: str | None) -> None:
+    q, k, v = arrays(num_queries)
+    assert can_attend(q, k, v, mask)
+    expected = plain(q, k, v, scale=0.2, mask=mask)
+    assert distance(attend(q, k, v, scale=0.2, mask=mask), expected) < 1e-5
+    assert distance(by_products(q, k, v, scale=0.2, mask=mask), expected) < 1e-5
+
+
+def test_sinks_agree_with_mlx() -> None:
+    q, k, v = arrays(8)
+    args: dict[str, Any] = {"scale": 0.2, "mask": "causal", "sinks": mx.array([3.0, 9.0, 0.0, 6.0])}
+    assert distance(attend(q, k, v, **args), plain(q, k, v, **args)) < 1e-5
+
+
+def test_bfloat16_agrees_with_mlx_to_its_last_bits() -> None:
+    q, k, v = arrays(8, dtype=mx.bfloat16)
+    ours = attend(q, k, v, scale=0.2, mask="causal")
+    assert ours.dtype == mx.bfloat16
+    assert distance(ours, plain(q, k, v, scale=0.2, mask="causal")) < 0.01
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"num_queries": 1}, {"num_queries": 3}, {"num_queries": MAX_QUERIES + 1},
+        {"num_queries": 8, "num_keys": MIN_KEYS - 1}, {"num_queries": 8, "depth": 256},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_all_else_is_left_to_mlx(case: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(q: mx.array, *args: Any, **more: Any) -> mx.array:
+        calls.append(q.shape[2])
+        return plain(q, *args, **more)
+
+    monkeypatch.setattr(short_queries, "_mlx_attention", counted)
+    q, k, v = arrays(**case)
+    attend(q, k, v, scale=0.2, mask="causal")
+    assert calls == [case["num_queries"]]
+
+
+def test_array_masks_are_left_to_mlx() -> None:
+    q, k, v = arrays(8)
+    assert not can_attend(q, k, v, mx.ones((8, k.shape[2]), dtype=mx.bool_))
+
+
+def test_what_is_for_cuda_only_is_not_installed_elsewhere() -> None:
+    [entry] = [entry for entry in speedups.REPLACEMENTS if entry.where is Where.CUDA]
+    assert entry.ours == "short_queries:scaled_dot_product_attention"
+    assert entry.is_wanted() == (mx.default_device() == mx.gpu and not mx.metal.is_available())
+    assert isinstance(entry, Replacement)
+    assert entry.function() is attend
