@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import KVCache
 
 from keepwarm import Placement, PrefixCache
 from keepwarm.cache.explain import Reason
@@ -68,6 +69,21 @@ def test_restore_that_fails_reads_all_along_the_schedule(
     assert (again.cached_len, again.reason) == (0, Reason.FAULT)
     assert again.live.cuts == first.live.cuts
     assert mx.array_equal(again.logits, first.logits)
+
+
+def test_buffers_have_room_for_prompt_and_reply_from_the_first_chunk_on(model: Any) -> None:
+    cache = PrefixCache(model, placement=PLACEMENT, budget_bytes=1 << 26)
+    prompt = prompt_of([random_tokens(24, 0), random_tokens(300, 3), random_tokens(30, 2)])
+    for expected in (24, len(prompt)):  # cold: its first stop; hot: nothing but the last chunk
+        with Prefill(model, cache, prompt) as prefill:
+            found = [(at, room_of(prefill)) for at in prefill.steps()]
+        assert found[0] == (expected, {768})
+        assert {num_tokens for _, rooms in found for num_tokens in rooms} == {768}
+
+
+def room_of(prefill: Prefill) -> set[int]:
+    layers = [layer for layer in prefill.live.caches if isinstance(layer, KVCache)]
+    return {array.shape[2] for layer in layers for array in (layer.keys, layer.values)}
 
 
 def test_what_was_read_before_giving_up_is_kept(model: Any) -> None:

@@ -9,15 +9,16 @@ import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ConcatenateKVCache, KVCache, QuantizedKVCache
+from mlx_lm.models.cache import CacheList, ConcatenateKVCache, KVCache, QuantizedKVCache
 
 from keepwarm.errors import CacheFault
-from keepwarm.state.attention import PlainKV
+from keepwarm.state.attention import PlainKV, make_room
 from keepwarm.state.base import NO_ROWS, Kind
 from tests.state.restoring import (
     CHUNKS,
     MakeLeaf,
     Reading,
+    Restored,
     assert_goes_on_alike,
     restored,
     row_state,
@@ -54,6 +55,17 @@ def test_rows_keep_their_dtype(name: str, dtype: mx.Dtype) -> None:
     pair = restored(reading.live(LEAVES[name], 13), LEAVES[name], reading, 9, 2, 0)
     assert pair is not None
     assert_goes_on_alike(pair, [1, 4])
+
+
+def test_room_is_made_once_and_changes_no_row() -> None:
+    reading = Reading([7, 1, 5])
+    leaf, other = reading.live(KVCache, 13), reading.live(KVCache, 13)
+    make_room([leaf, CacheList(KVCache(), QuantizedKVCache(32, 8))], 700)
+    assert leaf.keys.shape[2] == leaf.values.shape[2] == 768
+    keys = leaf.keys
+    make_room([leaf], 600)
+    assert leaf.keys is keys
+    assert_goes_on_alike(Restored(leaf, other, 13, reading), [1, 4])
 
 
 @pytest.mark.parametrize("name", LEAVES)

@@ -17,7 +17,11 @@ from keepwarm.cache.placement import Stop, StopKind
 from keepwarm.cache.store import Pin, PrefixCache
 from keepwarm.events import Timings
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.state.attention import make_room
 from keepwarm.state.base import owned
+
+# Room for a reply behind the prompt, in tokens: one step of mlx-lm's own buffers.
+_REPLY_ROOM = 256
 
 
 class Prefill:
@@ -47,7 +51,8 @@ class Prefill:
             self.match: Match = match or cache.match(prompt, namespace=namespace)
         self._pin: Pin = cache.pin(self.match)
         with self.timings.measuring("restore_s"):
-            self.live: Live = cache.restore(self.match)
+            rest = len(prompt) - self.match.cached_len
+            self.live: Live = cache.restore(self.match, reserve=rest + _REPLY_ROOM)
         self.cached_len = self.live.position
         self.stored_len = self.live.position  # how far it is in the cache
         self._stops = self._plan()
@@ -143,6 +148,8 @@ class Prefill:
         with self.timings.measuring("prefill_s"):
             logits = self._model(mx.array(tokens)[None], cache=self.live.caches)
             self.live.advance(tokens)
+            if len(self.prompt) - upto >= self._cache.placement.prefill_step:  # more chunks come
+                make_room(self.live.caches, len(self.prompt) + _REPLY_ROOM)
             if stop is not None and stop.kind is StopKind.END:
                 self._logits = owned(logits[:, -1, :])  # (1, vocab), not a view of the chunk's
             # Without logits: before the end they are never computed. Not waited for, so that

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -15,6 +14,7 @@ from keepwarm.engine.request import Request
 from keepwarm.errors import Unavailable
 from keepwarm.events import Done, Event, Failed, Reading, Result
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.server.mailbox import Mailbox
 from keepwarm.server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 class Generation:
     """A context manager: what still runs at the end of the block is cancelled."""
 
-    def __init__(self, requests: Sequence[Request], *, keep_alive_s: float) -> None:
+    def __init__(
+        self, requests: Sequence[Request], mailbox: Mailbox, *, keep_alive_s: float
+    ) -> None:
         self.results: dict[int, Result] = {}
         self.progress = ""  # of the prompt, while it is read
         self._requests = requests
         self._keep_alive_s = keep_alive_s
         self._tickets: list[Ticket] = []
-        self._loop = asyncio.get_running_loop()
+        self._mailbox = mailbox
+        self._loop = mailbox.loop
         self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._started = perf_counter()
         self._silent_from = self._loop.time()
@@ -94,8 +97,7 @@ class Generation:
 
     def _hear(self, index: int, event: Event) -> None:
         """Runs on the engine's thread."""
-        with suppress(RuntimeError):  # the event loop has ended, and nobody is left to tell
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, event))
+        self._mailbox.post(partial(self._queue.put_nowait, (index, event)))
 
     def _take(self, index: int, result: Result, metrics: Metrics) -> None:
         if result.finish_reason == "cancelled":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -18,6 +19,7 @@ from keepwarm.errors import KeepwarmError
 from keepwarm.server.account import Account
 from keepwarm.server.errors import as_api_error, refused, unavailable
 from keepwarm.server.generation import Generation
+from keepwarm.server.mailbox import Mailbox
 from keepwarm.server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Service:
     started_at: int = field(default_factory=lambda: int(time.time()))
     _renderers: CapacityLimiter | None = None
     _text_reader: WithoutCalls | None = None
+    _mailbox: Mailbox | None = None
 
     def __post_init__(self) -> None:
         # Once: every chunk of a stream names it.
@@ -81,12 +84,21 @@ class Service:
                 f"{len(requests)} replies are more than the queue holds: {self.config.max_queue}"
             )
             raise refused(words, "n")
-        generation = Generation(requests, keep_alive_s=self.config.keep_alive_s)
+        generation = Generation(
+            requests, self._mailbox_here(), keep_alive_s=self.config.keep_alive_s
+        )
         try:
             generation.submit(self.engine)
         except KeepwarmError as error:
             raise as_api_error(error, param) from error
         return generation
+
+    def _mailbox_here(self) -> Mailbox:
+        """That of the running loop: one for all requests."""
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return self._mailbox
 
     def log_end(self, route: str, account: Account) -> None:
         log.info("%s %s: %s", route, self.model_name, account.words())

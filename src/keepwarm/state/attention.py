@@ -21,6 +21,7 @@ from keepwarm.state.base import (
     joined,
     rounded_up,
 )
+from keepwarm.state.nested import flattened
 
 
 class AttentionState(RowState):
@@ -94,6 +95,17 @@ class QuantizedKV(AttentionState):
         cache.keys, cache.values = arrays[:3], arrays[3:]
         cache.offset = position
         return cache
+
+
+def make_room(caches: Sequence[Any], num_tokens: int) -> None:
+    """Room for that many tokens in all: a KVCache that is full copies all it has to grow by one
+    step, at every chunk of a long prompt. Mutates. Leaves of other kinds stay as they are."""
+    for leaf in flattened(caches):
+        if type(leaf) is KVCache and leaf.keys is not None:
+            spare = rounded_up(num_tokens, KVCache.step) - leaf.offset
+            if leaf.offset + spare > leaf.keys.shape[TOKEN_AXIS]:
+                leaf.keys = joined([leaf.keys[..., : leaf.offset, :]], spare)
+                leaf.values = joined([leaf.values[..., : leaf.offset, :]], spare)
 
 
 def rows_from(arrays: Arrays, first: int, position: int) -> Rows:
