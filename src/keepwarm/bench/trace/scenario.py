@@ -21,9 +21,10 @@ from keepwarm.bench.trace.theirs import PeerReplay
 from keepwarm.errors import BadInput
 
 PEER = "mlx-lm"
+OURS = "worth"
 BOUND = "bound"
 # Each keeps keepwarm's tree and placement, save mlx-lm, which has its own.
-POLICIES = ("worth", "lru", "fifo", "type", "marconi", PEER)
+POLICIES = (OURS, "lru", "fifo", "type", "marconi", PEER)
 
 # Words, requests done and requests in all.
 Progress = Callable[[str, int, int], None]
@@ -125,14 +126,17 @@ def _bound_row(trace: Trace, sizes: Sizes, budget_bytes: int, bounds: Bounds) ->
 
 
 def table(report: Report) -> Table:
-    """A line for each row, trace by trace: how much of the bound was reached, and which kinds of
-    checkpoint the hits were found at."""
-    columns = ("policy", "GB", "tokens hit", "saved s", "of all", "of bound", "earned by")
+    """A line for each row, trace by trace: how much of the bound was reached; then which kinds of
+    checkpoint ours found its hits at."""
+    columns = ("policy", "GB", "tokens hit", "saved s", "of all", "of bound")
     most = {_place(row): row["saved_s"] for row in report.rows if row["system"] == BOUND}
     lines: list[tuple[str, ...]] = []
     for name in dict.fromkeys(row["trace"] for row in report.rows):
         lines.append((name, *[""] * (len(columns) - 1)))
-        lines += [_line(row, most[_place(row)]) for row in report.rows if row["trace"] == name]
+        rows = [row for row in report.rows if row["trace"] == name]
+        lines += [_line(row, most[_place(row)]) for row in rows]
+        for row in rows:
+            lines += _earned(row) if row["policy"] == OURS else []
     return report.table(columns, lines)
 
 
@@ -144,16 +148,18 @@ def _line(row: dict[str, Any], bound_s: float) -> tuple[str, ...]:
         f"{row['saved_s']:,.0f}",
         f"{row['saved_s'] / row['prefill_s']:.2%}" if row["prefill_s"] else "-",
         f"{row['saved_s'] / bound_s:.2%}" if bound_s else "-",
-        _earned(row),
     )
 
 
-def _earned(row: dict[str, Any]) -> str:
-    """The share of each kind of checkpoint in the tokens hit, largest first."""
-    total = sum(row["earned_tokens"].values())
+def _earned(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A line for each kind of checkpoint that ours found hits at: their share of all tokens."""
     ranked = sorted(row["earned_tokens"].items(), key=lambda item: -item[1])
-    shares = [f"{kind} {count / total:.0%}" for kind, count in ranked if count / total >= 0.005]
-    return ", ".join(shares) or "-"
+    shares = [(kind, count / row["prompt_tokens"]) for kind, count in ranked]
+    return [
+        (f"  at {kind}", _gb(row["budget_bytes"]), f"{share:.2%}", "", "", "")
+        for kind, share in shares
+        if share >= 0.0005
+    ]
 
 
 def _place(row: dict[str, Any]) -> tuple[str, int]:
