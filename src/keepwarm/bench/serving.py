@@ -190,6 +190,8 @@ class MlxLm:
         while not stage.portrait:
             if self._fault is not None:
                 raise self._fault
+            if not self._generator.is_healthy:
+                raise SystemExit("mlx-lm could not load the model")
             time.sleep(0.01)
         self.portrait = stage.portrait
         httpd = ThreadingHTTPServer(
