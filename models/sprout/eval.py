@@ -20,7 +20,7 @@ from typing import Any
 
 from models.sprout.check import holds, read_calls
 from models.sprout.encode import prompt_ids
-from models.sprout.lexicon import HELD_OUT
+from models.sprout.lexicon import HELD_OUT, UNSEEN, Lexicon
 from models.sprout.samples import Sample, is_right, make_sample
 from models.sprout.tokenizer import FOLDER, load
 
@@ -37,6 +37,7 @@ class Suite:
     wanted: float  # the share that the model must reach
     distance: tuple[int, int] | None = None
     num_samples: int = 150
+    lexicon: Lexicon = HELD_OUT
 
 
 SUITES = (
@@ -53,6 +54,7 @@ SUITES = (
     Suite("world", "world", 200, 0.90),
     Suite("rules", "rules", 300, 0.90),
     Suite("pairs", "pairs", 300, 0.90),
+    Suite("unseen_rule", "rule", 400, 0.90, lexicon=UNSEEN),  # every rule in a new wording
 )
 
 
@@ -63,7 +65,7 @@ def held_out(suite: Suite, seed: int = 0, num_samples: int | None = None) -> lis
     index = 0
     while len(samples) < wanted:
         rng = Random(f"held-out-{seed}-{suite.name}-{index}")
-        sample = make_sample(rng, suite.length, suite.kind, HELD_OUT)
+        sample = make_sample(rng, suite.length, suite.kind, suite.lexicon)
         index += 1
         if suite.distance is None or _is_told_once(sample, suite.distance):
             samples.append(sample)

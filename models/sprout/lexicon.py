@@ -82,10 +82,11 @@ def _part(options: tuple[str, ...], allows: Callable[[str], bool]) -> tuple[str,
 
 
 class Lexicon:
-    """Draws values of a kind. `allows` decides which of the open classes it may use."""
+    """Draws values of a kind. `allows` decides which of the open classes it may use, `known_share`
+    how many of the wordings are nevertheless those of training."""
 
-    def __init__(self, allows: Callable[[str], bool]) -> None:
-        self.allows = allows
+    def __init__(self, allows: Callable[[str], bool], known_share: float = 0.75) -> None:
+        self.allows, self.known_share = allows, known_share
         self._makers: dict[str, Callable[[Random], str]] = {
             "person": self.person,
             "pet": self.pet,
@@ -183,9 +184,11 @@ class Lexicon:
 
     def wording(self, rng: Random, options: tuple[str, ...], more: tuple[str, ...] = ()) -> str:
         """A way of asking or telling. Evaluation mixes a quarter of new ones with those of training
-        and knows nothing of `more`."""
-        if self.allows is is_held_out and rng.random() < 0.75:
+        and knows nothing of `more`, but for those that are to be all new."""
+        if self.allows is is_held_out and rng.random() < self.known_share:
             return rng.choice(_part(options, is_for_training))
+        if not self.known_share:
+            options += more
         return self.of(rng, options, more)
 
     def _until(self, make: Callable[[], str]) -> str:
@@ -328,3 +331,4 @@ def listed(parts: Sequence[str]) -> str:
 
 TRAINING = Lexicon(is_for_training)
 HELD_OUT = Lexicon(is_held_out)
+UNSEEN = Lexicon(is_held_out, known_share=0.0)  # no wording that training met, where there is one

@@ -11,7 +11,7 @@ import pytest
 
 from models.sprout import more, personas, rules, talk
 from models.sprout.eval import SUITES, Suite, held_out
-from models.sprout.lexicon import is_held_out
+from models.sprout.lexicon import HELD_OUT, is_held_out
 from models.sprout.render import spans, text_of
 from models.sprout.samples import Sample, make_sample
 
@@ -30,6 +30,7 @@ FINGERPRINTS = {
     "world": 0xE44E1CC8,
     "rules": 0x23EA6BF3,
     "pairs": 0x5A1BBCE6,
+    "unseen_rule": 0xD43657D2,
 }
 
 
@@ -77,7 +78,23 @@ def test_suites_know_nothing_of_the_wordings_for_training() -> None:
     wordings = {w for part in tables for w in part if len(w) > 24} - own
     patterns = [re.compile(as_pattern(wording)) for wording in wordings]
     for suite in SUITES:
-        if suite.kind in ("rule", "rules", "persona", "smalltalk"):
+        is_wordy = suite.kind in ("rule", "rules", "persona", "smalltalk")
+        if is_wordy and suite.lexicon is HELD_OUT:
             for sample in held_out(suite, num_samples=25):
                 text = shown(sample)
                 assert [p.pattern for p in patterns if p.search(text)] == []
+
+
+def test_unseen_rules_stand_in_no_wording_of_training() -> None:
+    (suite,) = [suite for suite in SUITES if suite.name == "unseen_rule"]
+    tables = [rules._WORDINGS["ends"], rules._WORDINGS["begins"], rules.BRIEF]
+    tables += [more.RULES["ends"], more.RULES["begins"], more.BRIEF]
+    wordings = [wording for part in tables for wording in part]
+    trained = [re.compile(f"^{as_pattern(w)}$", re.M) for w in wordings if not is_held_out(w)]
+    unseen = [re.compile(f"^{as_pattern(w)}$", re.M) for w in wordings if is_held_out(w)]
+    num_unseen = 0
+    for sample in held_out(suite, num_samples=60):
+        system = str(sample.messages[0]["content"])
+        num_unseen += any(pattern.search(system) for pattern in unseen)
+        assert [p.pattern for p in trained if p.search(system)] == []
+    assert num_unseen > 15
