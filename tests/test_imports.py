@@ -39,6 +39,7 @@ PURE = (
     "keepwarm.cache.policy",
     "keepwarm.cache.placement",
     "keepwarm.cache.ledger",
+    "keepwarm.cache.returns",
     "keepwarm.engine.scheduler",
     "keepwarm.prompt.boundaries",
 )

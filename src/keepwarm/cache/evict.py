@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from keepwarm.cache.blocks import held, shrink
 from keepwarm.cache.intervals import clipped
 from keepwarm.cache.ledger import Ledger
-from keepwarm.cache.placement import Placement, Stop, StopKind
+from keepwarm.cache.placement import Placement, StopKind
 from keepwarm.cache.policy import Candidate, Policy
-from keepwarm.cache.space import Space
+from keepwarm.cache.space import Space, span_bytes
+from keepwarm.cache.thinning import Thinning
 from keepwarm.cache.tips import tips
 from keepwarm.cache.tree import Block, Node, Span, subtree
 from keepwarm.cache.watch import Watch
@@ -38,7 +39,8 @@ class Victim:
 
 
 class Evictor:
-    """Drops states. The only one who removes bytes from the ledger."""
+    """Drops states. Besides an insert that stores blocks anew, nobody else takes bytes off the
+    ledger."""
 
     def __init__(
         self, ledger: Ledger, placement: Placement, policy: Policy, counts: Counter[str]
@@ -49,6 +51,7 @@ class Evictor:
         self.version = 0  # changes whenever a match found before may no longer hold
         self._counts = counts
         self._watch = Watch()
+        self._thinning = Thinning(placement)
         self._ghosts: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._scratch_bytes = 0  # the most that cutting one block can need for a moment
 
@@ -151,17 +154,14 @@ class Evictor:
     # Thinning
 
     def thin(self, space: Space, tip: Node) -> None:
-        """There is a new checkpoint at `tip`: drop those that lie too close together on the
-        path to it."""
+        """There is a new checkpoint at `tip`: drop those that are too many now."""
         self._watch.inserted(space.name, tip)
         if not space.layout.has_costly_checkpoints:
             return
-        marked = {node.end: node for node in tip.path() if node.checkpoint is not None}
-        stops = [Stop(position, _standing(node)) for position, node in marked.items()]
-        for stop in self.placement.superfluous(stops):
+        for home, node in self._thinning.superfluous(space, tip):
             self._counts["thinned"] += 1
-            self._watch.thinned(space.name, marked[stop.position])
-            self._drop_checkpoint(space, marked[stop.position])
+            self._watch.thinned(home.name, node)
+            self._drop_checkpoint(home, node)
 
     # Ghosts
 
@@ -318,21 +318,9 @@ def _users(node: Node, block: Block) -> Iterator[Span]:
         stack.extend(child for child in at.children.values() if child.start < block.hi)
 
 
-def _standing(node: Node) -> StopKind:
-    """The kind of a checkpoint; one that several paths or a request hang on counts as a branch."""
-    assert node.checkpoint is not None
-    if len(node.children) > 1 or node.pins:
-        return StopKind.BRANCH
-    return StopKind(node.checkpoint.kind)
-
-
-def _span_bytes(node: Node) -> int:
-    return sum(span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans)
-
-
 def _leaf_candidate(space: Space, node: Node, above: Node | None, chance: float) -> Candidate:
     candidate = _checkpoint_candidate(space, node, above, chance)
-    nbytes = _span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
+    nbytes = span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
     candidate = replace(
         candidate,
         handle=Victim(space, node, above, is_leaf=True),
@@ -379,7 +367,7 @@ def _reclaimable_bytes(space: Space) -> int:
         if node.pins or id(node) in staying:
             staying.add(id(node.parent))
         else:
-            total += _span_bytes(node)
+            total += span_bytes(node)
         if node.checkpoint is not None and not node.pins:
             total += node.checkpoint.nbytes
     return total

@@ -63,8 +63,8 @@ class Placement:
 
     min_span: int = 512
     prefill_step: int = 2048
-    keep_recent: int = 4
-    thinning: float = 0.5
+    keep_recent: int = 2
+    thinning: float = 0.125
 
     def __post_init__(self) -> None:
         if not 0 < self.min_span <= self.prefill_step:
@@ -170,4 +170,25 @@ class Placement:
                 dropped.append(checkpoints[i])
             else:
                 kept = checkpoints[i].position
+        return dropped[::-1]
+
+    def superfluous_at_rest(self, checkpoints: Sequence[Stop], spacing: int) -> list[Stop]:
+        """Which of the checkpoints on the path of a conversation that rests (in rising order) to
+        drop: never the last one, nor one that other conversations start from.
+
+        `spacing` is how many tokens are worth a checkpoint: no gap is made wider than that, or than
+        min_span.
+        """
+        if not self.thinning or not checkpoints:
+            return []
+        spacing = max(spacing, self.min_span)
+        kept, dropped = checkpoints[-1].position, []
+        for i in range(len(checkpoints) - 2, -1, -1):
+            stop = checkpoints[i]
+            before = checkpoints[i - 1].position if i else 0
+            is_short = stop.kind is StopKind.SYSTEM and stop.position < self.min_span
+            if (stop.kind in LASTING and not is_short) or kept - before > spacing:
+                kept = stop.position
+            else:
+                dropped.append(stop)
         return dropped[::-1]

@@ -95,3 +95,8 @@ def _fit(group: Group, intervals: Sequence[Interval], limit: int) -> int:
 def spans_of(path: Sequence[Node], group: int) -> list[Span]:
     """The spans of one group along a path, in order."""
     return [span for node in path for span in node.spans[group]]
+
+
+def span_bytes(node: Node) -> int:
+    """What the rows on the edge of a node weigh."""
+    return sum(span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans)

@@ -1,0 +1,84 @@
+"""Which checkpoints are too many, seen over the whole tree. No mlx; the thread that owns the tree.
+
+A snapshot of a large hybrid weighs as much as thousands of rows. On the path that grows the
+placement thins by distance. A conversation that rests, since another one goes on, will most likely
+come back at its end: of the checkpoints before it those stay that spare as many tokens as they have
+rows' weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from keepwarm.cache.placement import Placement, Stop, StopKind
+from keepwarm.cache.space import Space, span_bytes
+from keepwarm.cache.tree import Node
+
+# Prefill steps: so much may have to be read again, however dear a snapshot is.
+_MAX_STEPS = 2
+
+
+class Thinning:
+    """Knows whose checkpoints were not looked at since they came to rest."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._awake: dict[int, tuple[Space, Node]] = {}  # tips
+
+    def superfluous(self, space: Space, tip: Node) -> Iterator[tuple[Space, Node]]:
+        """There is a new checkpoint at `tip`: those that may go. Mutates what it knows."""
+        path = tip.path()
+        yield from ((space, node) for node in self._on_growing(path))
+        going = {id(node) for node in path}
+        for key, (home, other) in list(self._awake.items()):
+            if key in going or not _is_in(home, other):
+                del self._awake[key]
+            elif not other.pins and not other.children:
+                del self._awake[key]
+                yield from (
+                    (home, node) for node in self._on_resting(other) if id(node) not in going
+                )
+        self._awake[id(tip)] = (space, tip)
+
+    def _on_growing(self, path: list[Node]) -> list[Node]:
+        marked = _marked(path)
+        return [marked[stop.position] for stop in self._placement.superfluous(_stops(marked))]
+
+    def _on_resting(self, tip: Node) -> list[Node]:
+        path = tip.path()
+        marked = _marked(path)
+        found = self._placement.superfluous_at_rest(_stops(marked), self._spacing(path))
+        return [marked[stop.position] for stop in found]
+
+    def _spacing(self, path: list[Node]) -> int:
+        """Of how many tokens the rows weigh as much as a snapshot."""
+        tip = path[-1]
+        rows_bytes = sum(span_bytes(node) for node in path)
+        snapshot_bytes = tip.checkpoint.nbytes if tip.checkpoint is not None else 0
+        most = _MAX_STEPS * self._placement.prefill_step
+        return int(min(most, snapshot_bytes * tip.end / max(1, rows_bytes)))
+
+
+def _marked(path: list[Node]) -> dict[int, Node]:
+    return {node.end: node for node in path if node.checkpoint is not None}
+
+
+def _stops(marked: dict[int, Node]) -> list[Stop]:
+    return [Stop(position, _standing(node)) for position, node in marked.items()]
+
+
+def _standing(node: Node) -> StopKind:
+    """The kind of a checkpoint; one that several paths or a request hang on counts as a branch."""
+    assert node.checkpoint is not None
+    if len(node.children) > 1 or node.pins:
+        return StopKind.BRANCH
+    return StopKind(node.checkpoint.kind)
+
+
+def _is_in(space: Space, node: Node) -> bool:
+    """Whether a node seen before still hangs on the tree."""
+    while node.parent is not None:
+        if node.parent.children.get(node.label[: space.tree.width]) is not node:
+            return False
+        node = node.parent
+    return node is space.tree.root
