@@ -28,6 +28,7 @@ MODELS = ("qwen3_5-mini", "nemotron_h-mini", "gpt_oss-mini", "qwen3-mini")
 LENGTHS = (512, 2048)
 SIZES = ("qwen3.5-35b-a3b", "nemotron-h-30b")
 BUDGETS_GB = (4, 8, 16, 32, 64, 128)
+NUM_REQUESTS = 500  # of each trace: all of them take hours
 
 
 def main() -> None:
@@ -74,9 +75,11 @@ def _prefill(model: str) -> None:
 
 def _trace(path: Path, sizes: str) -> None:
     budgets_bytes = [gb * 10**9 for gb in BUDGETS_GB]
-    plan = trace.Plan(trace_files(path), sizes_named(sizes), budgets_bytes)
+    plan = trace.Plan(
+        trace_files(path), sizes_named(sizes), budgets_bytes, num_requests=NUM_REQUESTS
+    )
     report = trace.measure(plan, lambda *_: None)
-    report.command = f"keepwarm bench trace {path.name} --model {sizes}"
+    report.command = f"keepwarm bench trace {path.name} --model {sizes} --requests {NUM_REQUESTS}"
     _keep(report)
     Console().print(trace.table(report))
 

@@ -178,6 +178,7 @@ def test_rows_that_lead_to_no_checkpoint_go_with_the_last_one() -> None:
     toy, cache = TOYS["rows_snapshot"], cache_for("rows_snapshot", policy="fifo")
     store_at(cache, toy, TOKENS, [10, 20])
     cache._evictor._drop_checkpoint(cache._spaces[""], node_at(cache, 10))
+    cache._evictor._cut_loose()
     cache.evict_to(cache.ledger.held_bytes - 1)
     assert cache.ledger.held_bytes == 0
     cache.check()
@@ -190,6 +191,7 @@ def test_place_that_holds_nothing_any_more_goes_first() -> None:
     store_at(cache, KEEPING, [2] * 9, [8])
     empty = cache._spaces[""].tree.walk(cache.placement.keys(Prompt([1]))).path[0]
     cache._evictor._drop_checkpoint(cache._spaces[""], empty)
+    cache._evictor._cut_loose()
     assert not any(empty.spans)
     cache.evict_to(cache.ledger.held_bytes - 1)
     assert cache.stats().num_nodes == 0
@@ -243,9 +245,11 @@ def test_neighbouring_checkpoints_share_window_rows_until_the_last_one_goes() ->
     assert held_rows(cache, 1) == [(15, 20), (20, 22)]
     space = cache._spaces[""]
     cache._evictor._drop_checkpoint(space, node_at(cache, 20))
+    cache._evictor._cut_loose()
     assert held_rows(cache, 1) == [(17, 20), (20, 22)]
     cache.check()
     cache._evictor._drop_checkpoint(space, node_at(cache, 22))
+    cache._evictor._cut_loose()
     assert held_rows(cache, 1) == []
     assert cache.ledger.rows_bytes == 22 * ROW_BYTES
     cache.check()
@@ -340,6 +344,7 @@ def test_block_used_on_both_sides_of_a_hole_is_freed_at_once() -> None:
     cache = cache_for("window_keep")
     store_at(cache, KEEPING, TOKENS, [6, 8])
     cache._evictor._drop_checkpoint(cache._spaces[""], node_at(cache, 6))
+    cache._evictor._cut_loose()
     cache.check()
     cache.clear()
     cache.check()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepwarm.cache import insert, joining
-from keepwarm.cache.blocks import pieces_of
+from keepwarm.cache import evict, insert, joining
+from keepwarm.cache.blocks import pieces_of, shrink
 from keepwarm.cache.joining import MAX_LEN, NUM_JOINED, joinable
 from keepwarm.cache.space import spans_of
 from keepwarm.cache.store import PrefixCache
@@ -156,3 +156,22 @@ def test_tip_of_a_joined_block_can_go_alone() -> None:
     cache.check()
     assert cache.peek(Prompt([*TOKENS, 99])).cached_len == len(TOKENS) - 6
     assert cache.ledger.rows_bytes == (len(TOKENS) - 6) * 2 * ROW_BYTES
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_what_goes_together_is_cut_off_a_joined_block_at_once(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of many edges would else be copied for each of them."""
+    cut: list[tuple[int, int]] = []
+
+    def counted(block: Block, lo: int, hi: int) -> int:
+        cut.append((lo, hi))
+        return shrink(block, lo, hi)
+
+    cache = filled("rows")
+    monkeypatch.setattr(evict, "shrink", counted)
+    cache.evict_to(int(share * cache.ledger.held_bytes))
+    cache.check()
+    assert len(cut) == (1 if share else 0)
+    assert (cache.ledger.held_bytes == 0) is (share == 0)

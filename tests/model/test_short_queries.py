@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from keepwarm.model import short_queries, speedups
-from keepwarm.model.short_queries import MAX_PAIRS, MAX_QUERIES, can_attend
+from keepwarm.model.short_queries import MAX_QUERIES, MAX_SCORES, can_attend
 from keepwarm.model.speedups import Replacement, Where
 
 attend = short_queries.scaled_dot_product_attention
@@ -62,7 +62,7 @@ def test_large_scores_are_not_rounded_to_16_bits() -> None:
     "case",
     [
         {"num_queries": 1}, {"num_queries": MAX_QUERIES + 1},
-        {"num_queries": 512, "num_keys": MAX_PAIRS // 512 + 1}, {"num_queries": 8, "depth": 256},
+        {"num_queries": 512, "num_keys": MAX_SCORES // (4 * 512) + 1}, {"num_queries": 8, "depth": 256},
     ],
     ids=str,
 )  # fmt: skip

@@ -30,7 +30,12 @@ def test_one_result_is_told_as_it_is() -> None:
         "reason": "extended",
         "source": "ram",
         "timings_ms": {
-            "queue": 250.0, "lookup": 0, "restore": 0, "prefill": 1.5, "insert": 0.75, "decode": 0,
+            "queue": 250.0,
+            "lookup": 0,
+            "restore": 0,
+            "prefill": 1.5,
+            "insert": 0.75,
+            "decode": 0,
         },
     }
 

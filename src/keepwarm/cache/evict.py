@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from keepwarm.cache.blocks import held, shrink
-from keepwarm.cache.intervals import clipped
+from keepwarm.cache.intervals import Interval, clipped
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, StopKind
 from keepwarm.cache.policy import Candidate, Policy
@@ -54,6 +54,9 @@ class Evictor:
         self._thinning = Thinning(placement)
         self._ghosts: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._scratch_bytes = 0  # the most that cutting one block can need for a moment
+        # Blocks with rows that nothing refers to, and the rows that are left: the ledger knows,
+        # and they are cut when all that goes has gone. Empty between two calls from outside.
+        self._loose: dict[Block, Interval] = {}
 
     # Room
 
@@ -82,11 +85,13 @@ class Evictor:
         num_nodes = sum(1 for space in spaces for _ in space.tree.nodes())
         slack = min(spare, self.ledger.budget_bytes // 64) if num_nodes > _LARGE else 0
         self._evict_until(lambda: self.fits(nbytes + slack, leaf_bytes), spaces, now)
+        self._cut_loose()
         return self.fits(nbytes, leaf_bytes)
 
     def evict_to(self, held_bytes: int, spaces: Sequence[Space], now: float) -> None:
         """Evict until at most that much is held, or until all that is left is pinned."""
         self._evict_until(lambda: self.ledger.held_bytes <= held_bytes, spaces, now)
+        self._cut_loose()
 
     def evict_tips(
         self, num_tips: int, policy: Policy, spaces: Sequence[Space], now: float
@@ -96,8 +101,9 @@ class Evictor:
         while sum(1 for _ in tips(spaces)) > num_tips:
             leaves = [c for c in self._all_candidates(spaces, now) if c.handle.is_leaf]
             if not leaves:
-                return
+                break
             self._evict(policy.order(leaves, now)[:1], lambda: True, now)
+        self._cut_loose()
 
     def _evict_until(
         self, is_enough: Callable[[], bool], spaces: Sequence[Space], now: float
@@ -162,6 +168,7 @@ class Evictor:
             self._counts["thinned"] += 1
             self._watch.thinned(home.name, node)
             self._drop_checkpoint(home, node)
+        self._cut_loose()
 
     # Ghosts
 
@@ -196,7 +203,8 @@ class Evictor:
         """
         nodes = list(space.tree.nodes())
         blocks = {span.block for node in nodes for spans in node.spans for span in spans}
-        self.ledger.remove(rows_bytes=sum(block.nbytes for block in blocks))
+        self.ledger.remove(rows_bytes=sum(map(self._counted_bytes, blocks)))
+        self._loose = {block: left for block, left in self._loose.items() if block not in blocks}
         for node in nodes:
             self._drop_checkpoint_bytes(space, node)
             node.let_go()
@@ -208,6 +216,7 @@ class Evictor:
         for below in reversed(list(subtree(node))):  # children before their parents
             below.holds.clear()
             self._take_off(space, below)
+        self._cut_loose()
 
     def discard(self, space: Space, node: Node) -> None:
         """Drop a leaf that turned out to be of no use; nobody will ask where it went."""
@@ -215,6 +224,7 @@ class Evictor:
             self._counts["discarded"] += 1
             checkpoint = node.checkpoint
             self._drop_leaf(space, node)
+            self._cut_loose()
             if checkpoint is not None:
                 self.recall(space.name, checkpoint.digest)
 
@@ -289,21 +299,32 @@ class Evictor:
         self._release(node, released)
 
     def _release(self, node: Node, spans: Sequence[Span]) -> None:
-        """Let go of spans that were on or right below `node`. Mutates blocks and ledger."""
-        for span in spans:  # all of them before a block is cut: several may be parts of one
+        """Let go of spans that were on or right below `node`. Mutates the ledger, and says which
+        blocks are to be cut."""
+        for span in spans:  # all of them before a block is looked at: several may be parts of one
             span.block.num_spans -= 1
         for block in dict.fromkeys(span.block for span in spans):
-            if not block.num_spans:
-                self.ledger.remove(rows_bytes=block.nbytes)
+            before_bytes = self._counted_bytes(block)
+            if block.num_spans:
+                users = list(_users(node, block))
+                left = min(span.lo for span in users), max(span.hi for span in users)
+                if left != (block.lo, block.hi):
+                    self._loose[block] = left
+                self.ledger.remove(rows_bytes=before_bytes - self._counted_bytes(block))
             else:
-                self._refit(node, block)
+                self._loose.pop(block, None)
+                self.ledger.remove(rows_bytes=before_bytes)
 
-    def _refit(self, node: Node, block: Block) -> None:
-        """Cut a block down to the rows that are still referred to."""
-        users = list(_users(node, block))
-        lo, hi = min(span.lo for span in users), max(span.hi for span in users)
-        if (lo, hi) != (block.lo, block.hi):
-            self.ledger.remove(rows_bytes=shrink(block, lo, hi))
+    def _counted_bytes(self, block: Block) -> int:
+        """What the ledger has of it."""
+        lo, hi = self._loose.get(block, (block.lo, block.hi))
+        return block.bytes_of(hi - lo)
+
+    def _cut_loose(self) -> None:
+        """Cut the blocks down to the rows that are still referred to, each once."""
+        for block, (lo, hi) in self._loose.items():
+            shrink(block, lo, hi)
+        self._loose.clear()
 
 
 def _users(node: Node, block: Block) -> Iterator[Span]:

@@ -45,7 +45,8 @@ class StopKind(StrEnum):
 # The kinds that a checkpoint can have.
 KEPT = tuple(kind for kind in StopKind if kind is not StopKind.END)
 
-# What thinning never touches: these are where other conversations start from.
+# What thinning does not touch: these are where other conversations start from. (At rest a system
+# prompt of less than min_span tokens is no such place.)
 LASTING = (StopKind.SYSTEM, StopKind.MARK, StopKind.BRANCH)
 
 

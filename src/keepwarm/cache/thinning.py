@@ -29,9 +29,11 @@ class Thinning:
         """There is a new checkpoint at `tip`: those that may go. Mutates what it knows."""
         path = tip.path()
         yield from ((space, node) for node in self._on_growing(path))
-        going = {id(node) for node in path}
+        at_tip = {id(node) for node in path}
+        running = [other.path() for _, other in self._awake.values() if other.pins]
+        going = {id(node) for one in (path, *running) for node in one}
         for key, (home, other) in list(self._awake.items()):
-            if key in going or not _is_in(home, other):
+            if key in at_tip or not _is_in(home, other):
                 del self._awake[key]
             elif not other.pins and not other.children:
                 del self._awake[key]

@@ -17,7 +17,7 @@ _HEAD_DIMS = (64, 96, 128)
 _FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 # A chunk of a long prompt meets lengths that come again; and scores take memory.
 MAX_QUERIES = 1024
-MAX_PAIRS = 1 << 22
+MAX_SCORES = 1 << 26
 # With fewer rows than that keys are split into so many parts, so that there is work for all.
 _FEW_ROWS = 128
 _NUM_PARTS = 32
@@ -33,7 +33,7 @@ def can_attend(q: Any, k: Any, v: Any, mask: mx.array | str | None) -> bool:
         and q.dtype in _FLOATS
         and q.dtype == k.dtype == v.dtype
         and 1 < q.shape[2] <= MAX_QUERIES
-        and q.shape[2] * k.shape[2] <= MAX_PAIRS
+        and q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] <= MAX_SCORES
         and k.shape[:3] == v.shape[:3]
         and q.shape[3] == k.shape[3] == v.shape[3]
         and q.shape[3] in _HEAD_DIMS

@@ -104,8 +104,18 @@ def make_room(caches: Sequence[Any], num_tokens: int) -> None:
         if type(leaf) is KVCache and leaf.keys is not None:
             spare = rounded_up(num_tokens, KVCache.step) - leaf.offset
             if leaf.offset + spare > leaf.keys.shape[TOKEN_AXIS]:
-                leaf.keys = joined([leaf.keys[..., : leaf.offset, :]], spare)
-                leaf.values = joined([leaf.values[..., : leaf.offset, :]], spare)
+                leaf.keys = _roomy(leaf.keys[..., : leaf.offset, :], spare)
+                leaf.values = _roomy(leaf.values[..., : leaf.offset, :], spare)
+
+
+def _roomy(rows: mx.array, spare: int) -> mx.array:
+    """The rows in a new buffer with `spare` empty ones. Written into zeros, which then are that
+    buffer: to join both would hold as much again for a moment."""
+    shape = list(rows.shape)
+    shape[TOKEN_AXIS] += spare
+    roomy = mx.zeros(shape, rows.dtype)
+    roomy[..., : rows.shape[TOKEN_AXIS], :] = rows
+    return roomy
 
 
 def rows_from(arrays: Arrays, first: int, position: int) -> Rows:
