@@ -40,6 +40,7 @@ _HOST = "127.0.0.1"
 # Nothing was read for so many looks, so far apart: all is quiet.
 _NUM_LOOKS = 4
 _LOOK_S = 0.05
+_STATUS_AGE_S = 0.5
 
 
 def main() -> None:
@@ -155,10 +156,16 @@ class Keepwarm:
     def settle(self) -> None:
         seen = [-1]
         while len(seen) < _NUM_LOOKS or len(set(seen[-_NUM_LOOKS:])) > 1:
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S if self.stage.prompter is not None else _STATUS_AGE_S)
             self._engine.call(lambda cache: None)  # comes back between two steps
-            counters = self._engine.status().counters
-            seen.append(counters.idle_tokens + counters.prefilled_tokens)
+            seen.append(self._num_read())
+
+    def _num_read(self) -> int:
+        """All that was ever read; of a model that was not told what to say, a while ago."""
+        if self.stage.prompter is not None:
+            return self.stage.prompter.reads.num_tokens
+        counters = self._engine.status().counters
+        return counters.idle_tokens + counters.prefilled_tokens
 
     def forget(self) -> None:
         self._engine.call(lambda cache: cache.clear())
@@ -217,7 +224,11 @@ class MlxLm:
         return model, tokenizer
 
     def settle(self) -> None:
-        """It does nothing by itself."""
+        """It stores a reply when the client has it already."""
+        seen: list[int] = []
+        while len(seen) < _NUM_LOOKS or len(set(seen[-_NUM_LOOKS:])) > 1:
+            time.sleep(_LOOK_S)
+            seen.append(self._cache.nbytes)
 
     def forget(self) -> None:
         self._cache.trim_to(n_sequences=0)

@@ -100,8 +100,10 @@ def _rates(uses: list[float], waited_s: list[float]) -> list[float]:
     there."""
     rates: list[float] = []
     for age in range(_NUM_AGES):
-        prior = rates[-1] / 2 if age >= _FIRST_CHAINED else 1 / _MIDDLES[age]
         wait_s = _MIDDLES[age]
+        prior = rates[-1] / 2 if age >= _FIRST_CHAINED else 1 / wait_s
+        # That nobody came says no more than that it is less than one use in all that waiting.
+        prior = max(prior, 1 / (waited_s[age] + wait_s))
         rates.append((uses[age] + prior * wait_s) / (waited_s[age] + wait_s))
     return rates
 
