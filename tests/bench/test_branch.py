@@ -76,8 +76,9 @@ def test_window_and_recurrent_layers_are_reused_within_min_span_of_the_bound(mod
     assert tuple(rows) == CASES
     for row in rows.values():
         assert row["miss_tokens"] <= Placement().min_span
-    # The last checkpoint lies before the generation prompt.
-    assert rows["even, again 4"]["miss_tokens"] <= 4
+    # The last checkpoint lies before the generation prompt. Snapshots without rows are dear: of a
+    # conversation that rests they stay at its end only.
+    assert rows["even, again 4"]["miss_tokens"] <= (4 if model == "gpt_oss-small" else 512)
 
 
 def test_table_prints_the_bound_and_the_miss(report: Report) -> None:

@@ -10,7 +10,7 @@ from keepwarm.prompt.boundaries import Prompt
 from tests.cache.stores import cache_for, checkpoints
 from tests.cache.toy import TOYS, store_at
 
-NAME = "rows_snapshot"
+NAME = "snapshot"  # dear: there are no rows at all
 TOY = TOYS[NAME]
 # Every checkpoint of a growing path stays, since all are among the last ones; of one that rests all
 # lie too close together.
@@ -82,6 +82,19 @@ def test_one_of_another_namespace_rests_too(cache: PrefixCache) -> None:
     assert (checkpoints(cache, "one"), checkpoints(cache, "two")) == ([6], [5])
 
 
+def test_where_snapshots_are_cheap_the_last_ones_stay() -> None:
+    """The same prompt may be asked again."""
+    path = stops(*((position, StopKind.MESSAGE) for position in (2, 3, 4, 6, 8)))
+    assert [s.position for s in FINE.superfluous_at_rest(path, spacing=4)] == [2, 3]
+    assert [s.position for s in FINE.superfluous_at_rest(path, spacing=30)] == [2, 3, 4, 6]
+
+
+def test_end_of_a_reply_does_not_stand_for_that_of_its_prompt() -> None:
+    """It is dropped when the next turn turns out not to begin with it."""
+    path = stops((2, StopKind.MESSAGE), (6, StopKind.TAIL), (8, StopKind.REPLY))
+    assert [s.position for s in FINE.superfluous_at_rest(path, spacing=30)] == [2]
+
+
 def test_dear_snapshots_lie_further_apart_than_cheap_ones() -> None:
     """As far as rows weigh as much as a snapshot."""
     path = stops(*((position, StopKind.MESSAGE) for position in range(5, 41, 5)))
@@ -89,7 +102,7 @@ def test_dear_snapshots_lie_further_apart_than_cheap_ones() -> None:
         spacing: [s.position for s in path if s not in FINE.superfluous_at_rest(path, spacing)]
         for spacing in (0, 12, 30)
     }
-    assert kept == {0: [5, 10, 15, 20, 25, 30, 35, 40], 12: [10, 20, 30, 40], 30: [10, 40]}
+    assert kept == {0: [5, 10, 15, 20, 25, 30, 35, 40], 12: [10, 20, 30, 35, 40], 30: [10, 40]}
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,19 @@ class Keepwarm:
         self._engine.call(lambda cache: cache.clear())
         mx.reset_peak_memory()
 
+    def _idle_tokens(self) -> int:
+        """What it read ahead. On its thread."""
+        core = self._engine._core
+        return core.warmth.idle.num_tokens if core is not None else 0
+
     def figures(self) -> dict[str, Any]:
-        held, stats, active = self._engine.call(
-            lambda cache: (cache.ledger.held_bytes, cache.stats(), self.stage.figures())
-        )
+        held, stats, active, idle_tokens = self._engine.call(
+            lambda cache: (
+                cache.ledger.held_bytes, cache.stats(), self.stage.figures(), self._idle_tokens()
+            )
+        )  # fmt: skip
+        if active["read_tokens"] is not None:
+            active["read_tokens"] -= idle_tokens  # nobody waited for those
         return active | {
             "held_bytes": held,
             "num_checkpoints": stats.num_checkpoints,

@@ -64,7 +64,7 @@ class Placement:
 
     min_span: int = 512
     prefill_step: int = 2048
-    keep_recent: int = 2
+    keep_recent: int = 3  # the end of a prompt, of its reply, and of what was read ahead
     thinning: float = 0.125
 
     def __post_init__(self) -> None:
@@ -178,13 +178,19 @@ class Placement:
         drop: never the last one, nor one that other conversations start from.
 
         `spacing` is how many tokens are worth a checkpoint: no gap is made wider than that, or than
-        min_span.
+        min_span. Where that is no more than a prefill step the last `keep_recent` stay: the same
+        prompt may be asked again.
         """
         if not self.thinning or not checkpoints:
             return []
+        # A reply's end goes when the next turn turns out not to begin with it.
+        num_kept = 2 if checkpoints[-1].kind is StopKind.REPLY else 1
+        if spacing <= self.prefill_step:
+            num_kept = max(num_kept, self.keep_recent)
         spacing = max(spacing, self.min_span)
-        kept, dropped = checkpoints[-1].position, []
-        for i in range(len(checkpoints) - 2, -1, -1):
+        num_old = max(0, len(checkpoints) - num_kept)
+        kept, dropped = checkpoints[num_old].position, []
+        for i in range(num_old - 1, -1, -1):
             stop = checkpoints[i]
             before = checkpoints[i - 1].position if i else 0
             is_short = stop.kind is StopKind.SYSTEM and stop.position < self.min_span
