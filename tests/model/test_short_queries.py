@@ -84,6 +84,21 @@ def test_array_masks_are_left_to_mlx() -> None:
     assert not can_attend(q, k, v, mx.ones((8, k.shape[2]), dtype=mx.bool_))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_queries", [2, 5, 31, 200, MAX_QUERIES])
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=["bfloat16", "float32"])
+def test_the_room_behind_the_keys_changes_no_bit(num_queries: int, dtype: Any) -> None:
+    """A warm run has larger buffers than a cold one, and its keys lie further apart in memory."""
+    q, k, v = arrays(num_queries, 2085, 128, dtype)
+    expected = attend(q, mx.contiguous(k), mx.contiguous(v), scale=0.1, mask="causal")
+    for capacity in (2304, 4096):
+        wide_k, wide_v = (mx.zeros((1, 2, capacity, 128), dtype=dtype) for _ in range(2))
+        wide_k[:, :, :2085], wide_v[:, :, :2085] = k, v
+        mx.eval(wide_k, wide_v)
+        ours = attend(q, wide_k[:, :, :2085], wide_v[:, :, :2085], scale=0.1, mask="causal")
+        assert mx.array_equal(ours, expected)
+
+
 def test_what_is_for_cuda_only_is_not_installed_elsewhere() -> None:
     [entry] = [entry for entry in speedups.REPLACEMENTS if entry.where is Where.CUDA]
     assert entry.ours == "short_queries:scaled_dot_product_attention"
