@@ -24,7 +24,7 @@ from tests.prompt.conversations import (
     tool,
     user,
 )
-from tests.prompt.test_template import Slow
+from tests.prompt.test_encode import Slow
 from tests.prompt.tokenizers_for_tests import EOS, make_sentencepiece, make_tokenizer, own
 
 THINKING = ("<think>", "</think>")

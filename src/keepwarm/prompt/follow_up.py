@@ -24,6 +24,7 @@ def follow_up(
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
+    namespace: str = "",
 ) -> Prompt | None:
     """What every next turn begins with when `reply_message` has answered `messages`: the
     conversation as the template writes it once a question, or results after tool calls, follow
@@ -40,6 +41,7 @@ def follow_up(
                 [*past, *_next_messages(reply_message, content)],
                 tools=tools,
                 template_kwargs=template_kwargs,
+                namespace=namespace,
             )
             for content in _MADE_UP
         )

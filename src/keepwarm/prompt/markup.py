@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from keepwarm.prompt.template import Tokenizer, encode
+from keepwarm.prompt.encode import encode
+from keepwarm.prompt.template import Tokenizer
 
 # Words for messages made up to be rendered; nobody else writes them, and they differ from the
 # first letter on.

@@ -1,4 +1,4 @@
-"""What was learned of a tokenizer's templates, kept as long as the tokenizer. Any thread."""
+"""What was learned of a tokenizer and its templates, kept as long as the tokenizer. Any thread."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from keepwarm.prompt.blocks import Remembered
 from keepwarm.prompt.template import Tokenizer
 
 T = TypeVar("T")
 
 
 class Memory:
-    """What was learned of one tokenizer's templates, the oldest forgotten first."""
+    """What was learned of one tokenizer's templates, the oldest forgotten first, and the blocks of
+    text it encoded lately."""
 
     MAX_ENTRIES = 4096
 
     def __init__(self) -> None:
+        self.blocks = Remembered()
         self._known: dict[object, Any] = {}
         self._lock = threading.Lock()
 

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
+from keepwarm.prompt.encode import Encoded, check_unicode, encode
 from keepwarm.prompt.endings import (
     Case,
     Ending,
@@ -32,15 +35,7 @@ from keepwarm.prompt.messages import (
 )
 from keepwarm.prompt.preamble import Part, SystemParts, find_system_parts, sample_system
 from keepwarm.prompt.sentinel import Found, Locator, space_behind, spaces_as_written, spots
-from keepwarm.prompt.template import (
-    Encoded,
-    Template,
-    Tokenizer,
-    check_unicode,
-    digest,
-    encode,
-    encodes_plainly,
-)
+from keepwarm.prompt.template import Template, Tokenizer, digest, encodes_plainly
 
 log = logging.getLogger("keepwarm.prompt")
 
@@ -55,15 +50,17 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
     template_kwargs: Mapping[str, Any] | None = None,
+    namespace: str = "",
 ) -> Prompt:
     """The tokens `tokenizer.apply_chat_template` gives for `messages`, with their boundaries.
 
     A boundary depends on what lies before it only: a longer conversation that begins with the same
-    tokens has the same SYSTEM and MESSAGE boundaries in them. Changes no argument. Raises
+    tokens has the same SYSTEM and MESSAGE boundaries in them. Those of one `namespace` share what
+    was encoded before. Changes no argument. Raises
     RenderError where the template refuses, BadInput where `messages` are no conversation.
     """
     template = Template(tokenizer, read_tools(tools), read_template_kwargs(template_kwargs))
-    return _Rendering(template, read_messages(messages), add_generation_prompt).prompt()
+    return _Rendering(template, read_messages(messages), add_generation_prompt, namespace).prompt()
 
 
 def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
@@ -78,7 +75,9 @@ def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
 class _Rendering:
     """One conversation being rendered."""
 
-    def __init__(self, template: Template, messages: list[Message], prompted: bool) -> None:
+    def __init__(
+        self, template: Template, messages: list[Message], prompted: bool, namespace: str
+    ) -> None:
         self._template = template
         # One tool shows where tools go; all of them would be written for every question.
         self._short = replace(template, tools=template.tools[:1] if template.tools else None)
@@ -87,14 +86,15 @@ class _Rendering:
         self._form = self._call_form(messages)
         self._messages = in_form(messages, self._form)
         self._prompted = prompted
+        self._namespace = namespace
 
     def prompt(self) -> Prompt:
         tokenizer = self._template.tokenizer
         text, found = self._located()
-        encoded = encode(tokenizer, text)
+        encoded = encode(tokenizer, text, self._namespace)
         if not encodes_plainly(tokenizer):
             ids = self._template.tokens(self._messages, add_generation_prompt=self._prompted)
-            if ids != encoded.ids:
+            if not np.array_equal(ids, encoded.ids):
                 return Prompt(ids)
         try:
             boundaries = self._boundaries(text, found, encoded)

@@ -128,7 +128,12 @@ class ChatAnswer(Answer):
         plan, tokenizer = self._plan, self._service.engine.tokenizer
         said = as_sent_back(tokenizer, plan.messages, reply.as_message())
         return follow_up(
-            tokenizer, plan.messages, said, tools=plan.tools, template_kwargs=plan.template_kwargs
+            tokenizer,
+            plan.messages,
+            said,
+            tools=plan.tools,
+            template_kwargs=plan.template_kwargs,
+            namespace=plan.requests[0].namespace,
         )
 
     def _count_reasoning(self, reply: Reply, result: Result) -> None:

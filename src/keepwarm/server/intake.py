@@ -55,7 +55,7 @@ def plan_chat(service: Service, asked: ChatRequest, namespace: str) -> ChatPlan:
     tokenizer = engine.tokenizer
     messages, tools, kwargs = asked.plain_messages(), asked.plain_tools(), asked.template_kwargs()
     kwargs = {**config.template_kwargs(), **kwargs}
-    prompt = render_messages(tokenizer, messages, tools, kwargs)
+    prompt = render_messages(tokenizer, messages, tools, kwargs, namespace=namespace)
     can_call = tools is not None and asked.tool_choice != "none"
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
     return ChatPlan(

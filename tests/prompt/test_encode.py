@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from keepwarm.prompt.template import encode, encodes_plainly
+from keepwarm.prompt.encode import encode
+from keepwarm.prompt.template import encodes_plainly
 from tests.prompt.tokenizers_for_tests import make_tokenizer, own
 
 
@@ -46,7 +47,7 @@ FAST = make_tokenizer(None, extra_tokens=("<|end|>",))
 )
 def test_edge_means_that_both_sides_are_whole_tokens(tokenizer: Any, text: str) -> None:
     encoded = encode(tokenizer, text)
-    assert encoded.ids == FAST.encode(text, add_special_tokens=False)
+    assert encoded.ids.tolist() == FAST.encode(text, add_special_tokens=False)
     for char in range(len(text) + 1):
         position = encoded.position(char)
         if position is not None:
@@ -87,7 +88,7 @@ def test_space_trimmed_from_an_offset_is_not_an_edge() -> None:
     trimming.post_processor = processors.ByteLevel(trim_offsets=True)
     trimming.decoder = decoders.ByteLevel()
     encoded = encode(PreTrainedTokenizerFast(tokenizer_object=trimming), "a b")
-    assert encoded.ids == [0, 1]
+    assert encoded.ids.tolist() == [0, 1]
     assert [encoded.position(char) for char in range(4)] == [0, 1, None, 2]
 
 
