@@ -7,10 +7,12 @@ import pytest
 from keepwarm.cache import evict, insert, joining
 from keepwarm.cache.blocks import pieces_of, shrink
 from keepwarm.cache.joining import MAX_LEN, NUM_JOINED, joinable
+from keepwarm.cache.live import Live
+from keepwarm.cache.placement import StopKind
 from keepwarm.cache.space import spans_of
 from keepwarm.cache.store import PrefixCache
 from keepwarm.cache.tree import Block, Span
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.cache.stores import ROW_BYTES, cache_for
 from tests.cache.toy import TOYS, store_at
 from tests.state.feeding import are_same, contents
@@ -114,6 +116,30 @@ def test_restore_takes_a_joined_block_in_one_piece() -> None:
     path = next(n for n in cache._spaces[""].tree.nodes() if n.end == len(TOKENS)).path()
     pieces = pieces_of(spans_of(path, 0), 0, [(0, len(TOKENS))])
     assert [keys.shape[-2] for keys, _ in pieces] == [48, 48]
+
+
+def test_chat_whose_thoughts_are_stripped_lies_in_few_blocks() -> None:
+    """Every turn parts from the reply before it, behind the header that both begin with."""
+    cache, toy = cache_for("rows"), TOYS["rows"]
+    past: list[int] = []
+    for turn in range(4 * NUM_JOINED):
+        asked = [*past, 1, 2, 3, 100 + turn]
+        header, thought, answer = [7, 8, 9], [200 + turn, 201, 202, 203], [300 + turn, 301, 302]
+        opened = len(asked) + len(header)
+        prompt = Prompt(
+            [*asked, *header, *thought, *answer], [Boundary(opened, BoundaryKind.GENERATION)]
+        )
+        live = Live(toy.make())
+        for end in (len(asked), len(prompt)):
+            toy.read(live, prompt, end)
+            assert cache.insert(prompt, live, kind=StopKind.MESSAGE).is_stored
+        past = [*asked, *header, *answer]
+    cache.check()
+    live = cache.restore(cache.match(Prompt([*past, 1])))
+    path = next(n for n in cache._spaces[""].tree.nodes() if n.end == len(asked)).path()
+    assert len(pieces_of(spans_of(path, 0), 0, [(0, len(asked))])) <= 3 * NUM_JOINED
+    cold = toy.cold(past[: live.position], [])
+    assert are_same(contents(live.caches), contents(cold))
 
 
 def test_joining_stores_no_row_twice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from keepwarm.cache.blocks import Capture, held
 from keepwarm.cache.evict import Evictor
@@ -13,7 +14,8 @@ from keepwarm.cache.joining import joinable
 from keepwarm.cache.placement import LASTING, StopKind
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.tree import Block, Checkpoint, Node, Span
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import BoundaryKind, Prompt
+from keepwarm.state.registry import Group
 
 # Of the budget, the part that may be kept free for cutting large blocks: one in so many.
 _MAX_SCRATCH = 64
@@ -99,7 +101,7 @@ class Insertion:
             self._capture.require(group, lacking)
             rows.append(lacking)
             rows_bytes += length(lacking) * self._capture.row_bytes(group)
-            longest = max((hi - lo for lo, hi in self._pieces(lacking)), default=0)
+            longest = max((hi - lo for lo, hi in self._pieces(group, lacking)), default=0)
             leaf_bytes = max(leaf_bytes, longest * self._capture.leaf_row_bytes(group))
         has_checkpoint = base.end == position and base.checkpoint is not None
         snapshot_bytes = 0 if has_checkpoint else self._capture.measure_snapshots()
@@ -139,25 +141,32 @@ class Insertion:
         )
 
     def _blocks(self, group: int, rows: Sequence[Interval], joined: Sequence[Block]) -> list[Block]:
-        layout = self._space.layout
+        leaves = self._space.layout.groups[group]
         blocks = []
-        pieces = [(joined[0].lo, rows[0][1])] if joined else self._pieces(rows)
+        pieces = [(joined[0].lo, rows[0][1])] if joined else self._pieces(leaves, rows)
         for lo, hi in pieces:
             digest = self._prompt.digest(lo)
-            blocks.append(self._capture.block(layout.groups[group], lo, hi, digest))
+            blocks.append(self._capture.block(leaves, lo, hi, digest))
         return blocks
 
     def _settle(self, blocks: Sequence[Sequence[Block]], checkpoint: Checkpoint | None) -> float:
         snapshots = list(checkpoint.snapshots.values()) if checkpoint is not None else []
         return self._capture.settle([block for new in blocks for block in new], snapshots)
 
-    def _pieces(self, rows: Sequence[Interval]) -> Iterator[Interval]:
+    def _pieces(self, group: Group, rows: Sequence[Interval]) -> Iterator[Interval]:
         """`rows` in pieces of at most one prefill step: what is dropped later is dropped in
-        pieces, and a piece that is cut then is copied."""
+        pieces, and a piece that is cut then is copied. And cut where the next turn will part from
+        a reply that begins with a thought: a block of both could never be joined."""
         step = self._evictor.placement.prefill_step
+        partings = [] if group.is_window else self._partings
         for lo, hi in rows:
-            for at in range(lo, hi, step):
-                yield at, min(at + step, hi)
+            starts = {*range(lo, hi, step), *(at for at in partings if lo < at < hi)}
+            yield from pairwise([*sorted(starts), hi])
+
+    @property
+    def _partings(self) -> list[int]:
+        ends = self._prompt.boundaries
+        return [end.position for end in ends if end.kind is BoundaryKind.GENERATION]
 
     def _checkpoint(self, missing: Missing, kind: StopKind, now: float) -> Checkpoint | None:
         if missing.has_checkpoint:
