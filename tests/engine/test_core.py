@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from keepwarm.engine.batch import Group
 from keepwarm.engine.request import DecodeMode, Sampling
 from keepwarm.events import Delta, Reading, Source
 from tests.architectures.drive import prompt_of, random_tokens
@@ -352,6 +353,41 @@ def test_step_that_fails_for_all_is_taken_again_one_by_one(exact: bool) -> None:
     model.fails_on = lambda tokens: tokens.shape[0] > 1
     made.run()
     assert [h.tokens for h in heard] == [alone(made, p, 12, exact=exact) for p in prompts]
+
+
+def test_first_token_is_told_before_the_model_reads_it() -> None:
+    made = bench()
+    model = faulty(made)
+    prompt = prompt_of([SYSTEM, question(1)])
+    _, heard = made.ask(prompt, 6)
+    told_by_then: list[int] = []
+
+    def noted(tokens: mx.array) -> bool:
+        if tokens.shape[1] == 1:
+            told_by_then.append(len(heard.tokens))
+        return False
+
+    model.fails_on = noted
+    made.run()
+    assert told_by_then == [1, 1, 2, 3, 4, 5]
+    assert heard.tokens == heard.result.tokens == alone(made, prompt, 6)
+
+
+@pytest.mark.parametrize("is_drawn_lost", [False, True])
+def test_first_token_that_was_told_stays_when_the_step_after_it_fails(
+    is_drawn_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bench()
+    model = faulty(made)
+    if is_drawn_lost:
+        monkeypatch.setattr(Group, "unread", lambda group: dict.fromkeys(group.rows))
+    sampling = Sampling(temperature=5.0)
+    heard = [made.ask(prompt_of([SYSTEM, question(i)]), 8, sampling=sampling)[1] for i in range(2)]
+    model.fails_on = lambda tokens: tokens.shape[0] > 1
+    made.run()
+    for each in heard:
+        assert each.tokens == each.result.tokens
+        assert len(each.tokens) == 8
 
 
 def test_sequence_whose_steps_fail_alone_gets_the_error() -> None:

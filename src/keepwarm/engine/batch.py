@@ -87,6 +87,14 @@ class Row:
             self._num_known -= 1
         else:
             self.draw.accept(value)
+        return self._as_token(value)
+
+    def first(self) -> Token:
+        """The first token, as plain numbers, before the model reads it. Waits for it."""
+        return self._as_token(int(np.array(self.first_token)[0]))
+
+    def _as_token(self, value: int) -> Token:
+        """The token drawn last, with its log probabilities."""
         if self._logprobs is None:
             return Token(value)
         chosen, ids, values = (np.array(x).reshape(-1) for x in self._logprobs)

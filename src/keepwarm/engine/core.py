@@ -220,12 +220,27 @@ class Core:
         if not self._joining:
             return
         max_padding = self._room.max_padding(self.live_bytes)
-        rows, self._joining = self._joining, []
+        rows, self._joining = self._told_first(self._joining), []
         try:
             self.batch.add(rows, max_padding=max_padding)
         except Broken as fault:
             self._split_up(fault.unread, fault)
         mx.clear_cache()
+
+    def _told_first(self, rows: list[Row]) -> list[Row]:
+        """Those who wait for a first token have it now, not after the step that reads it. Returns
+        the rows that go on."""
+        mx.async_eval([[row.first_token, *row.pending] for row in rows])  # type: ignore[no-untyped-call]
+        going = []
+        for row in rows:
+            sequence = self._by_row[row]
+            try:
+                sequence.foretell(row.first(), self._eos_ids)
+            except Exception as error:
+                self._fail(sequence, error)
+            else:
+                going.append(row)
+        return going
 
     def _draw_of(self, sequence: Sequence) -> Draw:
         """How its tokens are drawn: made once, and kept when it is preempted."""

@@ -44,6 +44,7 @@ class Sequence:
     reason: Reason = Reason.COLD
     timings: Timings = field(default_factory=Timings)
     _decoding_since: float = 0.0
+    _foretold: int | None = None  # passed on before the model has read it
 
     @property
     def prompt(self) -> Prompt:
@@ -102,27 +103,47 @@ class Sequence:
         self.row = row
         self._decoding_since = perf_counter()
 
+    def foretell(self, token: Token, eos_ids: frozenset[int]) -> None:
+        """Pass the first token on as soon as it is drawn: the model reads it next. Mutates."""
+        is_first = not (self.tokens or self.num_known or self._foretold is not None)
+        if is_first and not self._is_end(token, eos_ids):
+            self._foretold = token.value
+            self._say(token)
+
     def take(self, token: Token, eos_ids: frozenset[int]) -> str | None:
-        """Pass a generated token on. Returns why the reply ends with it, or None. Mutates."""
+        """A token was generated, and read by the model: pass it on, unless that was done. Returns
+        why the reply ends with it, or None. Mutates."""
         if self.num_known:
             self.num_known -= 1
             return None
         self.drawn = None
-        if not self.tokens:
-            self.timings.first_token_s = perf_counter() - self.arrived
         self.tokens.append(token.value)
-        if token.value in eos_ids and not self.request.ignore_eos:
+        if self._foretold is not None:
+            self._foretold = None
+        elif self._is_end(token, eos_ids):
             return "stop"
-        text = self.reply.push(token.value)
-        self.tell(Delta(text, token.value, token.logprob, token.top))
+        else:
+            self._say(token)
         if self.reply.is_stopped:
             return "stop"
         return "length" if len(self.tokens) >= self.request.max_tokens else None
+
+    def _is_end(self, token: Token, eos_ids: frozenset[int]) -> bool:
+        return token.value in eos_ids and not self.request.ignore_eos
+
+    def _say(self, token: Token) -> None:
+        text = self.reply.push(token.value)
+        self.tell(Delta(text, token.value, token.logprob, token.top))
+        if not self.timings.first_token_s:
+            self.timings.first_token_s = perf_counter() - self.arrived
 
     def result(self, finish_reason: str) -> Result:
         """Closes the text: what was held back is given out. Mutates."""
         if rest := self.reply.end():
             self.tell(Delta(rest))
+        if self._foretold is not None:  # it ended before the model could read it
+            self.tokens.append(self._foretold)
+            self._foretold = None
         self._stop_clock()
         return Result(
             text=self.reply.text,
@@ -138,6 +159,7 @@ class Sequence:
     def pause(self, *, drawn: int | None) -> None:
         """Forget the model's state, but nothing of the reply: it is read again later. `drawn` was
         drawn in decode but not passed on. Mutates."""
+        drawn = self._foretold if drawn is None else drawn
         if drawn is not None and not self.num_known:  # else it was generating anew what is known
             self.drawn = drawn
         self._stop_clock()
