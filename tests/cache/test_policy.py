@@ -10,6 +10,7 @@ from mlx_lm.models.cache import LRUPromptCache
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.policy import (
     POLICIES,
+    SPAN,
     Candidate,
     FirstInFirstOut,
     LeastRecentlyUsed,
@@ -34,8 +35,11 @@ def candidate(
     last_used: float = 0.0,
     hits: int = 0,
     chance: float = 1.0,
+    is_leaf: bool = True,
 ) -> Candidate:
-    return Candidate(handle, nbytes, position, fallback, kind, created, last_used, hits, chance)
+    return Candidate(
+        handle, nbytes, position, fallback, kind, created, last_used, hits, chance, is_leaf
+    )
 
 
 CANDIDATES = st.lists(
@@ -48,6 +52,7 @@ CANDIDATES = st.lists(
         last_used=st.floats(0, 100),
         hits=st.integers(0, 50),
         chance=st.floats(0, 10),
+        is_leaf=st.booleans(),
         kind=st.none() | st.sampled_from(StopKind),
     ),
     max_size=20,
@@ -148,6 +153,26 @@ def test_worth_of_a_long_prompt_does_not_outweigh_twice_the_chance() -> None:
     """Three times the seconds for each byte, half the chance."""
     long = candidate(0, position=3000, chance=0.1)
     assert handles(Worth(MeasuredCost()).order([candidate(1, chance=0.2), long], 100.0)) == [0, 1]
+
+
+def test_worth_of_a_snapshot_within_a_conversation_grows_with_all_that_it_spares() -> None:
+    """Thirty times the seconds, a tenth of the chance."""
+    near = candidate(0, chance=0.1, is_leaf=False)
+    far = candidate(1, position=30_000, chance=0.01, is_leaf=False)
+    leaf = candidate(2, chance=0.5)
+    assert handles(Worth(MeasuredCost()).order([leaf, far, near], 100.0)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("inner_chance", "order"), [(0.9, [0, 1]), (1.1, [1, 0])])
+@pytest.mark.parametrize("nbytes", [1, 1000, 10**8])
+def test_worth_of_what_spares_a_span_is_the_same_within_and_at_the_end(
+    nbytes: int, inner_chance: float, order: list[int]
+) -> None:
+    cost = MeasuredCost()
+    cost.observe(0, 1000, 50.0)
+    inner = candidate(0, nbytes=nbytes, position=SPAN, chance=inner_chance, is_leaf=False)
+    leaf = candidate(1, nbytes=nbytes, position=SPAN)
+    assert handles(Worth(cost).order([leaf, inner], 100.0)) == order
 
 
 @given(candidates=CANDIDATES)

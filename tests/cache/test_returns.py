@@ -14,13 +14,12 @@ ROLES = st.sampled_from(Role)
 AGES = st.floats(0, 1e8)
 
 
-def measured(role: Role, num_uses: int, ages: list[float], unused_s: float = 0.0) -> Returns:
-    """Each use after its age; one place waits on for `unused_s`."""
+def measured(role: Role, num_uses: int, ages: list[float]) -> Returns:
+    """Each use after its age."""
     returns = Returns()
     for age_s in ages:
         returns.waited(role, num_uses, 0.0, age_s)
         returns.used(role, num_uses, age_s)
-    returns.waited(role, num_uses, 0.0, unused_s)
     returns.settle()
     return returns
 
@@ -51,8 +50,35 @@ def test_what_is_about_to_come_counts() -> None:
 
 def test_what_never_came_back_is_given_up() -> None:
     used = measured(Role.TIP, 0, [10.0] * 50)
-    dead = measured(Role.TIP, 0, [10.0] * 50, unused_s=1e7)
+    dead = measured(Role.TIP, 0, [10.0] * 50)
+    for _ in range(20):
+        dead.waited(Role.TIP, 0, 0.0, 1e7)
+    dead.settle()
     assert dead.chance(Role.TIP, 0, 1e4) < used.chance(Role.TIP, 0, 1e4) / 5
+
+
+def test_ages_that_nobody_has_waited_for_yet_are_believed_to_be_like_those_before() -> None:
+    returns = Returns()
+    for _ in range(10_000):
+        returns.waited(Role.TIP, 0, 0.0, 64.0)
+    for _ in range(100):
+        returns.used(Role.TIP, 0, 50.0)
+    returns.settle()
+    seen = returns.chance(Role.TIP, 0, 40.0)
+    assert returns.chance(Role.TIP, 0, 200.0) == pytest.approx(seen, rel=0.1)
+    assert returns.chance(Role.TIP, 0, 1e6) < seen / 100
+
+
+@given(num_places=st.integers(1, 10_000), wait_s=st.floats(1, 1e6), num_uses=st.integers(0, 10))
+def test_that_nobody_came_says_no_more_than_less_than_one_use_in_all_that_waiting(
+    num_places: int, wait_s: float, num_uses: int
+) -> None:
+    returns = Returns()
+    for _ in range(num_places):
+        returns.waited(Role.INNER, num_uses, 0.0, wait_s)
+    returns.settle()
+    least = 1 / (num_places * wait_s + 10 * wait_s)
+    assert all(returns.chance(Role.INNER, num_uses, part * wait_s) > least for part in (0.1, 0.9))
 
 
 @given(waits=st.lists(st.floats(0, 1e9), max_size=50), num_uses=st.integers(0, 10))

@@ -347,6 +347,7 @@ def _leaf_candidate(space: Space, node: Node, above: Node | None, chance: float)
         handle=Victim(space, node, above, is_leaf=True),
         nbytes=nbytes,
         last_used=max(node.last_used, candidate.last_used),
+        is_leaf=True,
     )
     if space.can_cut and any(node.spans):
         return replace(candidate, position=node.end, fallback=node.start)
@@ -368,6 +369,7 @@ def _checkpoint_candidate(space: Space, node: Node, above: Node | None, chance: 
         last_used=checkpoint.last_used if checkpoint else node.last_used,
         hits=checkpoint.hits if checkpoint else node.hits,
         chance=chance,
+        is_leaf=False,
     )
 
 

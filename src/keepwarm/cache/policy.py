@@ -24,6 +24,7 @@ class Candidate:
     last_used: float
     hits: int
     chance: float = 0.0  # uses to be expected for a second of holding it, as measured
+    is_leaf: bool = True  # its rows go with it; otherwise its snapshots only
 
 
 class CostModel(Protocol):
@@ -91,23 +92,40 @@ class Policy(Protocol):
         """The candidates, the least worth keeping first."""
 
 
+# A snapshot within a conversation that spares as many tokens is worth as much as one at its end.
+SPAN = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Chance of use x the square root of (seconds of prefill saved / bytes), both measured.
+    """Chance of use x (seconds of prefill saved / bytes), both measured; of leaves by the root.
 
     By the root because one use is one use: by the plain ratio a few very long prompts that may
-    never come back outweigh all that is in use, and it loses more than it gains.
+    never come back outweigh all that is in use, and it loses more than it gains. A snapshot within
+    a conversation weighs the same however much it spares, and each that goes leaves more to the
+    next one: by the root the last one of a very long conversation went as easily as the first.
     """
 
     cost: CostModel
+    span: int = SPAN  # positions
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
-        return sorted(candidates, key=lambda c: (self.worth(c), c.last_used))
+        usual = self._usual(candidates)
+        return sorted(candidates, key=lambda c: (self._worth(c, usual), c.last_used))
 
-    def worth(self, candidate: Candidate) -> float:
+    def _worth(self, candidate: Candidate, usual: float) -> float:
         """What holding it gives."""
         saved_s = self.cost.prefill_s(candidate.fallback, candidate.position)
-        return candidate.chance * math.sqrt(saved_s / max(1, candidate.nbytes))
+        ratio = saved_s / max(1, candidate.nbytes)
+        return candidate.chance * (math.sqrt(usual * ratio) if candidate.is_leaf else ratio)
+
+    def _usual(self, candidates: Sequence[Candidate]) -> float:
+        """Seconds a byte of a snapshot that spares `span` positions; of nothing but leaves one
+        is as good as another."""
+        weights = [c.nbytes for c in candidates if not c.is_leaf]
+        if not sum(weights):
+            return 1.0
+        return self.cost.prefill_s(0, self.span) * len(weights) / sum(weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from enum import IntEnum
 from itertools import pairwise
 
 _NUM_AGES = 24  # the last one begins after 48 days
-# From this age on a rate that was not measured is half of the one before. Sooner nobody has read a
-# reply, which says nothing of what comes later; there it is one use in the time waited so far.
+# A rate that was not measured is taken for one use in the time waited so far; from this age on for no
+# more than the rate before. Sooner nobody has read a reply, which says nothing of what comes later.
 _FIRST_CHAINED = 4
 _LEVELS = (0, 1, 2, 4)  # uses before, from which on a place counts as another
 
@@ -101,10 +101,10 @@ def _rates(uses: list[float], waited_s: list[float]) -> list[float]:
     rates: list[float] = []
     for age in range(_NUM_AGES):
         wait_s = _MIDDLES[age]
-        prior = rates[-1] / 2 if age >= _FIRST_CHAINED else 1 / wait_s
+        believed = min(1 / wait_s, rates[-1]) if age >= _FIRST_CHAINED else 1 / wait_s
+        seen = (uses[age] + believed * wait_s) / (waited_s[age] + wait_s)
         # That nobody came says no more than that it is less than one use in all that waiting.
-        prior = max(prior, 1 / (waited_s[age] + wait_s))
-        rates.append((uses[age] + prior * wait_s) / (waited_s[age] + wait_s))
+        rates.append(max(seen, 1 / (waited_s[age] + 1 / believed)))
     return rates
 
 

@@ -9,6 +9,7 @@ serve; only the model is missing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from keepwarm.bench.trace.stream import Request, Trace
 from keepwarm.bench.trace.tally import Tally
 from keepwarm.cache.live import Live
 from keepwarm.cache.placement import Placement, StopKind
+from keepwarm.cache.policy import SPAN, Policy, Worth, policy_named
 from keepwarm.cache.store import PrefixCache
 from keepwarm.errors import CacheFault
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
@@ -87,7 +89,7 @@ class Replay:
             self._model.caches,
             budget_bytes=self._model.units(budget_bytes),
             placement=_in_blocks(Placement(), trace.block_len),
-            policy=marconi_named(policy, cost) if is_marconi(policy) else policy,
+            policy=policy_of(policy, cost, trace.block_len),
             cost=cost,
             clock=lambda: self._now,
         )
@@ -121,6 +123,14 @@ class Replay:
                 self._model.read(live, prompt, stop.position)
                 if stop.kind is not StopKind.END:
                     self.cache.insert(prompt, live, kind=stop.kind, pin=pin)
+
+
+def policy_of(name: str, cost: BlockCost, block_len: int) -> Policy:
+    """The policy of a name, where a token is a block. Raises BadInput for an unknown one."""
+    if is_marconi(name):
+        return marconi_named(name, cost)
+    policy = policy_named(name, cost)
+    return replace(policy, span=max(1, SPAN // block_len)) if isinstance(policy, Worth) else policy
 
 
 def prompt_of(request: Request, ends: list[int]) -> Prompt:
