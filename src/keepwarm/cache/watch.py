@@ -14,6 +14,10 @@ from keepwarm.cache.tree import Node
 # than it is kept; and what was thinned goes on being of no use, as those that are left within a
 # conversation mostly are while its end is held.
 _NUM_GONE = 4096
+# A conversation that comes back to find its end gone goes on from one of the checkpoints before it:
+# of about so many, and nobody knows which.
+_NUM_BEFORE = 10
+_FORGET = 0.998  # of how often that happens, with each that comes back
 # Looking through all that is watched costs; so does an old chance. In rankings.
 _SETTLE_EVERY = 16
 
@@ -45,14 +49,25 @@ class Watch:
         self._gone: OrderedDict[Key, Place] = OrderedDict()  # tips that were evicted
         self._thinned: OrderedDict[Key, Place] = OrderedDict()
         self._num_rankings = 0
+        self._num_returns = 0.0  # of tips, forgetting slowly
+        self._num_missed = 0.0  # of those, how many had gone
 
     def chance(self, space: str, node: Node, now: float) -> float:
         """Uses to be expected for a second of holding this node's checkpoint."""
         place = self._places.get(_key(space, node))
         if place is None:  # rows that no checkpoint ends
             return self._returns.chance(Role.TIP, 0, max(0.0, now - node.last_used))
-        since = max(place.since, _last_seen(place, node))
-        return self._returns.chance(place.role, place.level, max(0.0, now - since))
+        age_s = max(0.0, now - max(place.since, _last_seen(place, node)))
+        chance = self._returns.chance(place.role, place.level, age_s)
+        if place.role in (Role.PREVIOUS, Role.INNER):
+            tip_chance = self._returns.chance(Role.TIP, place.turns, age_s)
+            chance += self._missed_share / _NUM_BEFORE * tip_chance
+        return chance
+
+    @property
+    def _missed_share(self) -> float:
+        """Of the conversations that came back, those whose end had gone."""
+        return self._num_missed / (self._num_returns + 1)
 
     def before_ranking(self, now: float) -> None:
         """Chances are asked for next. Mutates the counts."""
@@ -77,6 +92,7 @@ class Watch:
         gone = self._gone.pop(key, None)
         if gone is not None:
             self._use(gone, now)
+            self._num_missed += 1
             turns = max(turns, gone.turns)
         if key in self._places:
             return
@@ -182,6 +198,9 @@ class Watch:
         self._wait(place, now)
         if place.is_counted:
             self._returns.used(place.role, place.level, now - place.since)
+            if place.role is Role.TIP:
+                self._num_returns = _FORGET * self._num_returns + 1
+                self._num_missed *= _FORGET
         if place.role is Role.TIP:
             place.turns += 1
         else:

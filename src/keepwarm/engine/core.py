@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import mlx.core as mx
@@ -33,6 +33,9 @@ log = logging.getLogger("keepwarm.engine")
 
 # mlx keeps freed buffers for reuse; given back now and then, or they pile up in odd sizes.
 _STEPS_BETWEEN_CLEANING = 256
+# Laying out the next step holds the interpreter for milliseconds: who sends first tokens to clients
+# gets it before.
+_HAND_OVER_S = 2e-4
 
 
 class Core:
@@ -240,6 +243,7 @@ class Core:
                 self._fail(sequence, error)
             else:
                 going.append(row)
+        sleep(_HAND_OVER_S)
         return going
 
     def _draw_of(self, sequence: Sequence) -> Draw:
