@@ -47,27 +47,29 @@ class Part:
 
 
 # mlx-lm reads some 330 tokens a second in the shape of Qwen3.5-9B: off Metal its DeltaNet is a loop
-# over the tokens. A decode step takes 8 to 17 ms, with anyone. Its search for the nearest of 100,000
-# tokens takes longer than reading them.
+# over the tokens. A decode step takes 7 to 12 ms, with anyone. Its search for the nearest of 100,000
+# tokens takes longer than reading them. A new length costs either of them a second at first sight,
+# so one round says little of a cold prompt.
 _DELTA = (
-    Part("agent", 90, sizes={"NUM_USERS": 2}),
-    Part("chat", 50, sizes={"NUM_TURNS": 12}),
-    Part("prefix", 40, {"lengths": [2000]}),
+    Part("agent", 105, sizes={"NUM_USERS": 2}),
+    Part("prefix", 45, {"lengths": [2000]}),
+    Part("chat", 25, sizes={"NUM_TURNS": 8}),
     Part("burst", 25, {"requests": [6]}),
+    Part("memory", 30, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
 )
 _LIGHT = (
-    Part("chat", 60),
-    Part("prefix", 50, {"lengths": [2000, 20000]}),
-    Part("agent", 25),
-    Part("burst", 20, {"requests": [6, 32]}),
-    Part("memory", 60, sizes={"NUM_TURNS": 20, "NUM_TURNS_EACH": 3}),
+    Part("prefix", 80, {"lengths": [2000, 20000]}, num_rounds=3),
+    Part("chat", 55),
+    Part("agent", 22, sizes={"NUM_USERS": 3}),
+    Part("burst", 30, {"requests": [6, 32]}),
+    Part("memory", 32, sizes={"NUM_TURNS": 10, "NUM_TURNS_EACH": 2}),
 )
 _LARGE = (
-    Part("memory", 40, sizes={"NUM_TURNS": 10, "NUM_TURNS_EACH": 2}),
-    Part("agent", 25, sizes={"NUM_USERS": 2}),
-    Part("chat", 50, sizes={"NUM_TURNS": 12}),
-    Part("prefix", 30, {"lengths": [2000]}),
-    Part("burst", 20, {"requests": [6]}),
+    Part("agent", 34, sizes={"NUM_USERS": 2}),
+    Part("chat", 24, sizes={"NUM_TURNS": 8}),
+    Part("prefix", 20, {"lengths": [2000]}),
+    Part("memory", 28, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
+    Part("burst", 14, {"requests": [6]}),
 )
 # Of any other shape: to try this script on a CPU.
 _TRIAL = (
