@@ -122,23 +122,23 @@ def test_kind_that_lasts_is_shared_from_the_first_request_beyond_it() -> None:
     assert roles(cache, TOKENS) == [Role.SHARED, Role.TIP]
 
 
-def chance_before_the_end(cache: PrefixCache) -> float:
-    """Of the last checkpoint before the end of a conversation that is new to it."""
+@pytest.mark.parametrize("is_short_of_room", [False, True])
+def test_where_ends_go_before_they_come_back_the_places_before_them_count_for_more(
+    is_short_of_room: bool,
+) -> None:
+    cache = cache_for("rows_snapshot")
+    watch = cache._evictor._watch
+    for chat in range(20):
+        go_on(cache, [100 + chat] * 5)
+        if is_short_of_room:
+            cache.evict_to(0)
+        go_on(cache, [100 + chat] * 5)
+        go_on(cache, [100 + chat] * 7)
+    cache.evict_to(0)
     store_at(cache, TOY, TOKENS, [10, 20, 30])
     now = cache._clock()
-    cache._evictor._watch.before_ranking(now)
-    return cache._evictor._watch.chance("", node_at(cache, 20), now)
-
-
-def test_where_ends_go_before_they_come_back_the_places_before_them_count_for_more() -> None:
-    kept, short = cache_for("rows_snapshot"), cache_for("rows_snapshot")
-    for chat in range(20):
-        for cache in (kept, short):
-            go_on(cache, [100 + chat] * 5)
-            if cache is short:
-                cache.evict_to(0)
-            go_on(cache, [100 + chat] * 5)
-            go_on(cache, [100 + chat] * 7)
-    for cache in (kept, short):
-        cache.evict_to(0)
-    assert chance_before_the_end(short) > 1.5 * chance_before_the_end(kept)
+    chances = [watch.chance("", node_at(cache, end), now) for end in (10, 20, 30)]
+    watch._num_missed = 0.0
+    of_their_own = [watch.chance("", node_at(cache, end), now) for end in (10, 20, 30)]
+    count_for_more = [a > b for a, b in zip(chances, of_their_own, strict=True)]
+    assert count_for_more == [is_short_of_room, is_short_of_room, False]
