@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from keepwarm.prompt.blocks import Cuts, Offsets, Remembered, blocks_of
+from keepwarm.prompt.blocks import BLOCK_TOKENS, Cuts, Offsets, Remembered, blocks_of
 from keepwarm.prompt.encode import encode
 from keepwarm.prompt.memory import memory_of
 from tests.prompt.tokenizers_for_tests import make_sentencepiece, make_tokenizer
@@ -27,12 +27,33 @@ def metaspace(scheme: str) -> Any:
     words = {f"▁{letter}": i for i, letter in enumerate("ab")} | {"▁": 2, "a": 3, "b": 4, "<": 5}
     made = Tokenizer(models.BPE(vocab=words, merges=[("▁", "a"), ("▁", "b")], unk_token="<"))
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    made.add_special_tokens([AddedToken("<|im_start|>"), AddedToken("<|im_end|>", rstrip=True)])
+    names = ("<|im_start|>", "<|im_end|>")
+    made.add_special_tokens(
+        [AddedToken(name, special=True, rstrip=name == "<|im_end|>") for name in names]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def awkward() -> Any:
+    """With tokens that look around them: at the spaces before, at letters beside, and longer ones
+    that begin alike."""
+    made = Tokenizer.from_str(BYTES.backend_tokenizer.to_str())
+    made.add_tokens([AddedToken("<think>!", lstrip=True, normalized=False)])
+    made.add_tokens([AddedToken("stop", single_word=True, normalized=False)])
+    made.add_special_tokens([AddedToken("endturn", normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def splitting() -> Any:
+    """Special tokens are read as any text."""
+    made = Tokenizer.from_str(BYTES.backend_tokenizer.to_str())
+    return PreTrainedTokenizerFast(tokenizer_object=made, split_special_tokens=True)
 
 
 TOKENIZERS = {
     "bytes": BYTES,
+    "awkward": awkward(),
+    "splitting": splitting(),
     "sentencepiece": PIECES,
     "first": metaspace("first"),
     "always": metaspace("always"),
@@ -43,13 +64,30 @@ def with_short_blocks(tokenizer: Any, min_chars: int = 8) -> Any:
     """Blocks so short that any text has many; nothing is remembered yet."""
     memory = memory_of(tokenizer)
     memory.blocks = Remembered()
-    memory.learn_anew(("cuts",), lambda: replace(Cuts.of(tokenizer), min_chars=min_chars))
+    key = ("cuts", len(tokenizer))
+    memory.learn_anew(key, lambda: replace(Cuts.of(tokenizer), min_chars=min_chars))
     return tokenizer
 
 
 texts = st.lists(
     st.sampled_from(
-        ["a", "b", " ", "\n", " a b", "ab" * 6, "<|im_start|>", "<|im_end|>", "<think>", "<|", "é"]
+        [
+            "a",
+            "b",
+            " ",
+            "\n",
+            " a b",
+            "ab" * 6,
+            "<|im_start|>",
+            "<|im_end|>",
+            "<think>",
+            "<|",
+            "é",
+            "<think>!",
+            "endturn",
+            "|>",
+            "stop",
+        ]
     ),
     max_size=40,
 ).map("".join)
@@ -60,11 +98,28 @@ texts = st.lists(
 def test_blocks_have_the_tokens_and_edges_of_the_whole(name: str, earlier: str, text: str) -> None:
     tokenizer = with_short_blocks(TOKENIZERS[name])
     encode(tokenizer, earlier)
-    for _ in range(2):
-        found, plain = encode(tokenizer, text), Offsets.of(tokenizer, text)
+    for asked in (text, earlier + text):
+        found, plain = encode(tokenizer, asked), Offsets.of(tokenizer, asked)
         assert found.ids.tolist() == plain.ids.tolist()
         assert np.array_equal(found._starts, plain.starts)  # type: ignore[attr-defined]
         assert np.array_equal(found._ends, plain.ends)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier", "more"),
+    [
+        ("splitting", "|>", "<think> so"),
+        ("awkward", "   ", "<think>! so"),
+        ("awkward", " stop", "endturn so"),
+    ],
+    ids=["split", "lstrip", "single word"],
+)
+def test_what_stands_before_a_block_may_change_it(name: str, earlier: str, more: str) -> None:
+    tokenizer = with_short_blocks(TOKENIZERS[name], min_chars=100)
+    earlier = "word " * 40 + earlier
+    encode(tokenizer, earlier)
+    whole = earlier + more + " word" * 40
+    assert encode(tokenizer, whole).ids.tolist() == Offsets.of(tokenizer, whole).ids.tolist()
 
 
 def counted(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -115,6 +170,17 @@ def test_blocks_are_cut_where_no_other_token_can_reach() -> None:
     assert not {"<|im_start|>", "<|pad|>", "<word>", "<sum>"} & set(cuts.tokens)
 
 
+def test_tokens_that_are_added_later_are_read() -> None:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(BYTES.backend_tokenizer.to_str())
+    )
+    text = "<|im_start|>hello there" * 100
+    before = encode(tokenizer, text).ids.tolist()
+    tokenizer.add_tokens(["hello"])
+    assert encode(tokenizer, text).ids.tolist() == Offsets.of(tokenizer, text).ids.tolist()
+    assert encode(tokenizer, text).ids.tolist() != before
+
+
 def test_a_run_whose_blocks_are_not_where_they_should_be_is_not_taken_apart() -> None:
     cuts = Cuts.of(BYTES)
     run = Offsets.of(BYTES, turn(1) + turn(2))
@@ -123,11 +189,11 @@ def test_a_run_whose_blocks_are_not_where_they_should_be_is_not_taken_apart() ->
 
 
 def test_what_was_not_used_for_the_longest_time_is_forgotten() -> None:
-    remembered = Remembered(max_tokens=5)
+    remembered = Remembered(max_tokens=2 * (2 + BLOCK_TOKENS))
     block = Offsets(*(np.zeros(2, dtype=np.int32) for _ in range(3)))
     for key in ("a", "b"):
         remembered.put(key, block)
     assert remembered.get("a") is not None
     remembered.put("c", block)
-    assert remembered.num_tokens == 4
+    assert remembered.num_tokens == 2 * (2 + BLOCK_TOKENS)
     assert [key for key in "abc" if remembered.get(key) is not None] == ["a", "c"]

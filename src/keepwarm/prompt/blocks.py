@@ -10,6 +10,7 @@ Plain data, no mlx; any thread.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -23,8 +24,9 @@ from numpy.typing import NDArray
 MIN_CHARS = 1024
 # Tokens that are looked for in every text; templates use a few of them.
 _MAX_CUTS = 32
-# 12 bytes each.
+# 12 bytes each, and as much as so many for a block by itself.
 MAX_REMEMBERED_TOKENS = 2 << 20
+BLOCK_TOKENS = 64
 
 Int32s = NDArray[np.int32]
 
@@ -46,7 +48,7 @@ class Offsets:
         batch = callee(text, add_special_tokens=False, verbose=False)
         edges = np.array(batch.encodings[0].offsets, dtype=np.int32).reshape(-1, 2)
         ids = np.array(batch["input_ids"], dtype=np.int32)
-        return Offsets(ids, edges[:, 0].copy(), edges[:, 1].copy())
+        return _unchanging(ids, edges[:, 0].copy(), edges[:, 1].copy())
 
     @staticmethod
     def joined(parts: Sequence[Offsets], chars: Sequence[int]) -> Offsets:
@@ -62,7 +64,16 @@ class Offsets:
     def part(self, first: int, last: int, char: int) -> Offsets:
         """Tokens `first ... last - 1`, on their own: `char` is where their text begins."""
         where = slice(first, last)
-        return Offsets(self.ids[where].copy(), self.starts[where] - char, self.ends[where] - char)
+        return _unchanging(
+            self.ids[where].copy(), self.starts[where] - char, self.ends[where] - char
+        )
+
+
+def _unchanging(*arrays: Int32s) -> Offsets:
+    """Many may hold them."""
+    for array in arrays:
+        array.flags.writeable = False
+    return Offsets(*arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,14 @@ class Cuts:
         )[:_MAX_CUTS]
         names = [token.content for token in added.values()]
         kept = [number for number in order if not _may_be_covered(plain[number], names)]
+        if any(token.single_word for token in added.values()):
+            # Those ask whether what follows them goes on as a word.
+            kept = [number for number in kept if not re.match(r"\w", plain[number])]
         return Cuts(tuple(plain[number] for number in kept), frozenset(kept))
+
+    def can_begin(self, block: Offsets) -> bool:
+        """Whether the tokenizer saw a token there at which it cuts."""
+        return len(block) > 0 and int(block.ids[0]) in self.ids
 
     def is_block(self, text: str) -> bool:
         """Whether it is worth being remembered."""
@@ -130,16 +148,13 @@ def blocks_of(run: Offsets, lengths: Sequence[int], cuts: Cuts) -> list[Offsets]
     for i, length in enumerate(lengths):
         end = char + length
         last = int(np.searchsorted(run.starts, end)) if i + 1 < len(lengths) else len(run)
-        if i + 1 < len(lengths) and not (
-            last < len(run)
-            and run.starts[last] == end
-            and int(run.ids[last]) in cuts.ids
-            and (not last or run.ends[last - 1] <= end)
-        ):
+        if last < len(run) and run.starts[last] != end:
+            return None
+        if last and run.ends[last - 1] > end:
             return None
         parts.append(run.part(first, last, char))
         first, char = last, end
-    return parts
+    return parts if all(cuts.can_begin(part) for part in parts[1:]) else None
 
 
 class Remembered:
@@ -167,8 +182,12 @@ class Remembered:
         """Mutates."""
         with self._lock:
             before = self._known.pop(key, None)
-            self._num_tokens += len(block) - (len(before) if before is not None else 0)
+            self._num_tokens += _weight(block) - (_weight(before) if before is not None else 0)
             self._known[key] = block
             while self._num_tokens > self._max_tokens:
                 _, gone = self._known.popitem(last=False)
-                self._num_tokens -= len(gone)
+                self._num_tokens -= _weight(gone)
+
+
+def _weight(block: Offsets) -> int:
+    return len(block) + BLOCK_TOKENS

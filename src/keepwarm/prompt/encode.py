@@ -51,13 +51,13 @@ def check_unicode(text: object) -> None:
 
 def _offsets(callee: Any, text: str, namespace: str) -> Offsets:
     """The blocks that are known, and runs of those that are not, encoded together."""
-    memory = memory_of(callee)
-    cuts: Cuts = memory.recall(("cuts",), lambda: Cuts.of(callee))
-    starts = cuts.block_starts(text)
-    if len(starts) == 1 and not cuts.is_block(text):
+    memory, size = memory_of(callee), len(callee)  # it grows when someone adds tokens
+    cuts: Cuts = memory.recall(("cuts", size), lambda: Cuts.of(callee))
+    if not cuts.is_block(text):
         return Offsets.of(callee, text)
+    starts = cuts.block_starts(text)
     ends = [*starts[1:], len(text)]
-    keys = [(namespace, digest(text[start:end])) for start, end in zip(starts, ends)]
+    keys = [(namespace, size, digest(text[start:end])) for start, end in zip(starts, ends)]
     known = [memory.blocks.get(key) for key in keys]
     at = 0
     while at < len(known):
@@ -68,14 +68,17 @@ def _offsets(callee: Any, text: str, namespace: str) -> Offsets:
         run = Offsets.of(callee, text[starts[at] : ends[upto - 1]])
         lengths = [end - start for start, end in zip(starts[at:upto], ends[at:upto])]
         parts = blocks_of(run, lengths, cuts)
-        if parts is None:  # no tokenizer we know: one that joins what it should keep apart
+        if parts is None:
             return Offsets.of(callee, text)
         known[at:upto] = parts
         for key, part, length in zip(keys[at:upto], parts, lengths):
             if length >= cuts.min_chars:
                 memory.blocks.put(key, part)
         at = upto
-    return Offsets.joined([part for part in known if part is not None], starts)
+    blocks = [part for part in known if part is not None]
+    if not all(cuts.can_begin(block) for block in blocks[1:]):
+        return Offsets.of(callee, text)
+    return Offsets.joined(blocks, starts)
 
 
 class _OffsetEncoded:

@@ -99,7 +99,7 @@ def render_messages(
         )
     except RenderError as error:
         raise as_api_error(
-            error, _refused_field(tokenizer, messages, tools, template_kwargs)
+            error, _refused_field(tokenizer, messages, tools, template_kwargs, **options)
         ) from error
     except BadInput as error:
         raise as_api_error(error, "messages") from error
@@ -110,6 +110,7 @@ def _refused_field(
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None,
     template_kwargs: dict[str, Any],
+    **options: Any,
 ) -> str:
     """The field that a template refused: the first without which it would not have."""
     effort = {name: value for name, value in template_kwargs.items() if name == "reasoning_effort"}
@@ -119,7 +120,9 @@ def _refused_field(
         ("tools", None, {}),
     ):
         try:
-            render_chat(tokenizer, messages, tools=kept_tools, template_kwargs=kept_kwargs)
+            render_chat(
+                tokenizer, messages, tools=kept_tools, template_kwargs=kept_kwargs, **options
+            )
         except RenderError:
             continue
         return param

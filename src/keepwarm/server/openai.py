@@ -97,10 +97,11 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
     """The tokens of a text, or of messages as the chat template writes them."""
     service = _service(request)
     service.check_ready()
-    return JSONResponse(await service.in_thread(partial(_tokenized, service, asked)))
+    work = partial(_tokenized, service, asked, request.state.namespace)
+    return JSONResponse(await service.in_thread(work))
 
 
-def _tokenized(service: Service, asked: TokenizeRequest) -> dict[str, Any]:
+def _tokenized(service: Service, asked: TokenizeRequest, namespace: str) -> dict[str, Any]:
     engine = service.engine
     if asked.prompt is not None:
         prompt = text_prompt(engine.tokenizer, asked.prompt)
@@ -111,6 +112,7 @@ def _tokenized(service: Service, asked: TokenizeRequest) -> dict[str, Any]:
             asked.plain_tools(),
             {**service.config.template_kwargs(), **asked.template_kwargs()},
             add_generation_prompt=asked.add_generation_prompt is not False,
+            namespace=namespace,
         )
     return {
         "tokens": prompt.tokens.tolist(),
