@@ -122,7 +122,7 @@ def test_chat_whose_thoughts_are_stripped_lies_in_few_blocks() -> None:
     """Every turn parts from the reply before it, behind the header that both begin with."""
     cache, toy = cache_for("rows"), TOYS["rows"]
     past: list[int] = []
-    for turn in range(4 * NUM_JOINED):
+    for turn in range(12 * NUM_JOINED):
         asked = [*past, 1, 2, 3, 100 + turn]
         header, thought, answer = [7, 8, 9], [200 + turn, 201, 202, 203], [300 + turn, 301, 302]
         opened = len(asked) + len(header)

@@ -143,11 +143,22 @@ class Insertion:
     def _blocks(self, group: int, rows: Sequence[Interval], joined: Sequence[Block]) -> list[Block]:
         leaves = self._space.layout.groups[group]
         blocks = []
-        pieces = [(joined[0].lo, rows[0][1])] if joined else self._pieces(leaves, rows)
-        for lo, hi in pieces:
+        for lo, hi in (
+            self._joined_pieces(leaves, rows, joined) if joined else self._pieces(leaves, rows)
+        ):
             digest = self._prompt.digest(lo)
             blocks.append(self._capture.block(leaves, lo, hi, digest))
         return blocks
+
+    def _joined_pieces(
+        self, group: Group, rows: Sequence[Interval], joined: Sequence[Block]
+    ) -> Iterator[Interval]:
+        """One for all that is joined and what is new, up to where the next turn may part."""
+        (lo, hi), *_ = rows
+        until = min([at for at in self._partings if lo < at < hi], default=hi)
+        yield joined[0].lo, until
+        if until < hi:
+            yield from self._pieces(group, [(until, hi)])
 
     def _settle(self, blocks: Sequence[Sequence[Block]], checkpoint: Checkpoint | None) -> float:
         snapshots = list(checkpoint.snapshots.values()) if checkpoint is not None else []
