@@ -132,6 +132,7 @@ def test_end_of_text_token_ends_the_reply_and_is_not_shown() -> None:
     assert heard.result.finish_reason == "stop"
     assert heard.result.tokens == [1]
     assert heard.text == ""
+    assert heard.result.timings.first_token_s > 0
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3_5"])
@@ -373,6 +374,46 @@ def test_first_token_is_told_before_the_model_reads_it() -> None:
     assert heard.tokens == heard.result.tokens == alone(made, prompt, 6)
 
 
+def test_first_token_that_cannot_be_computed_is_that_requests_error_only() -> None:
+    def broken(tokens: mx.array, logits: mx.array) -> mx.array:
+        leaked: list[mx.array] = []
+
+        def leak(x: mx.array) -> mx.array:
+            leaked.append(x)
+            return x
+
+        mx.vmap(leak)(mx.ones((1, 1)))
+        return logits + leaked[0].sum()  # fails when it is evaluated
+
+    made = bench()
+    prompt = prompt_of([SYSTEM, question(1)])
+    _, good = made.ask(prompt, 12)
+    made.step_until(lambda: len(good.tokens) > 3)
+    _, bad = made.ask(prompt_of([SYSTEM]), 4, sampling=Sampling(processors=(broken,)))
+    made.run()
+    assert bad.error is not None
+    assert good.tokens == alone(made, prompt, 12)
+
+
+def test_token_that_was_told_and_never_read_is_in_the_result_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = bench()
+    _, heard = made.ask(prompt_of([SYSTEM]), 8)
+    plain = made.core._make_room
+
+    def without_room() -> None:
+        if heard.tokens:
+            made.core._finish(dict.fromkeys(made.core._by_row.values(), "length"))
+        plain()
+
+    monkeypatch.setattr(made.core, "_make_room", without_room)
+    made.run()
+    assert len(heard.tokens) == 1
+    assert heard.result.tokens == heard.tokens
+    assert made.core.tally.counters(made.core.warmth.idle).generated_tokens == 1
+
+
 @pytest.mark.parametrize("is_drawn_lost", [False, True])
 def test_first_token_that_was_told_stays_when_the_step_after_it_fails(
     is_drawn_lost: bool, monkeypatch: pytest.MonkeyPatch
@@ -381,7 +422,7 @@ def test_first_token_that_was_told_stays_when_the_step_after_it_fails(
     model = faulty(made)
     if is_drawn_lost:
         monkeypatch.setattr(Group, "unread", lambda group: dict.fromkeys(group.rows))
-    sampling = Sampling(temperature=5.0)
+    sampling = Sampling(temperature=5.0, seed=3)
     heard = [made.ask(prompt_of([SYSTEM, question(i)]), 8, sampling=sampling)[1] for i in range(2)]
     model.fails_on = lambda tokens: tokens.shape[0] > 1
     made.run()

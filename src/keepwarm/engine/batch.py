@@ -89,6 +89,10 @@ class Row:
             self.draw.accept(value)
         return self._as_token(value)
 
+    def start(self) -> None:
+        """Have the first token computed. Does not wait."""
+        mx.async_eval(self.first_token, self.pending)  # type: ignore[no-untyped-call]
+
     def first(self) -> Token:
         """The first token, as plain numbers, before the model reads it. Waits for it."""
         return self._as_token(int(np.array(self.first_token)[0]))

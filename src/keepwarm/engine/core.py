@@ -89,7 +89,7 @@ class Core:
         self.batch.clear()
         self.queue.clear()
         for sequence in sequences:
-            self.tally.ended("error", len(sequence.tokens))
+            self.tally.ended("error", sequence.num_told)
             sequence.fail(error)
 
     @property
@@ -192,7 +192,8 @@ class Core:
         assert prefill is not None
         start, began = prefill.live.position, perf_counter()
         try:
-            prefill.advance(self._pace.chunk_len if self._by_row else None)
+            if not prefill.is_done:
+                prefill.advance(self._pace.chunk_len if self._by_row else None)
             num_read = prefill.live.position - start
             self._pace.observe(num_read, perf_counter() - began)
             self.tally.prefilled_tokens += num_read
@@ -213,6 +214,7 @@ class Core:
             num_known=sequence.num_known,
         )
         row.is_apart = sequence.runs_apart
+        row.start()
         self.queue.remove(sequence)
         sequence.run(row)
         self._by_row[row] = sequence
@@ -233,7 +235,6 @@ class Core:
     def _told_first(self, rows: list[Row]) -> list[Row]:
         """Those who wait for a first token have it now, not after the step that reads it. Returns
         the rows that go on."""
-        mx.async_eval([[row.first_token, *row.pending] for row in rows])  # type: ignore[no-untyped-call]
         going = []
         for row in rows:
             sequence = self._by_row[row]
@@ -350,7 +351,7 @@ class Core:
         for sequence, reason in ended.items():
             self.queue.remove(sequence)
             sequence.end()
-            self.tally.ended(reason, len(sequence.tokens))
+            self.tally.ended(reason, sequence.num_told)
             sequence.tell(Done(result=sequence.result(reason)))
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
@@ -359,7 +360,7 @@ class Core:
             log.error("a request failed", exc_info=error)
         self._stop_running(sequence)
         self.queue.remove(sequence)
-        self.tally.ended("error", len(sequence.tokens))
+        self.tally.ended("error", sequence.num_told)
         sequence.fail(error)
         mx.clear_cache()
 

@@ -55,6 +55,11 @@ class Sequence:
         """The prompt and the reply so far."""
         return self.prompt.extended(self.tokens) if self.tokens else self.prompt
 
+    @property
+    def num_told(self) -> int:
+        """The tokens of the reply that were passed on."""
+        return len(self.tokens) + (self._foretold is not None)
+
     def cancel(self) -> None:
         """Any thread."""
         self.is_cancelled = True
@@ -105,7 +110,7 @@ class Sequence:
 
     def foretell(self, token: Token, eos_ids: frozenset[int]) -> None:
         """Pass the first token on as soon as it is drawn: the model reads it next. Mutates."""
-        is_first = not (self.tokens or self.num_known or self._foretold is not None)
+        is_first = not self.tokens and self._foretold is None
         if is_first and not self._is_end(token, eos_ids):
             self._foretold = token.value
             self._say(token)
@@ -118,6 +123,7 @@ class Sequence:
             return None
         self.drawn = None
         self.tokens.append(token.value)
+        self._note_first()
         if self._foretold is not None:
             self._foretold = None
         elif self._is_end(token, eos_ids):
@@ -132,8 +138,11 @@ class Sequence:
         return token.value in eos_ids and not self.request.ignore_eos
 
     def _say(self, token: Token) -> None:
+        self._note_first()
         text = self.reply.push(token.value)
         self.tell(Delta(text, token.value, token.logprob, token.top))
+
+    def _note_first(self) -> None:
         if not self.timings.first_token_s:
             self.timings.first_token_s = perf_counter() - self.arrived
 
