@@ -136,6 +136,21 @@ def test_default_mode_also_stops_before_the_generation_prompt_and_where_prompts_
     assert set(found) == expected
 
 
+@given(placement=PLACEMENTS, prompt=prompts(), start=st.integers(0, 50))
+def test_rows_are_read_in_whole_steps_but_for_what_others_share(
+    placement: Placement, prompt: Prompt, start: int
+) -> None:
+    start = min(start, len(prompt) - 1)
+    stops = placement.row_stops(prompt, start)
+    assert stops[-1] == Stop(len(prompt), StopKind.END)
+    assert not any(stop.kind is StopKind.MESSAGE for stop in stops)
+    wanted = {b.position for b in prompt.boundaries if b.kind in ("system", "mark")}
+    inside = {at for at in (*wanted, placement.tail(prompt)) if start < at < len(prompt)}
+    assert inside <= {stop.position for stop in stops}
+    positions = [start, *(stop.position for stop in stops)]
+    assert all(0 < b - a <= placement.prefill_step for a, b in pairwise(positions))
+
+
 def test_tail_is_the_end_of_the_last_message_or_one_token_before_the_end() -> None:
     placement = Placement()
     message, generation = BoundaryKind.MESSAGE, BoundaryKind.GENERATION

@@ -20,8 +20,9 @@ from keepwarm.cache import insert, joining
 from keepwarm.cache.explain import Match, Refusal
 from keepwarm.cache.intervals import merged
 from keepwarm.cache.live import Live
+from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import Placement, StopKind
-from keepwarm.cache.store import Pin, PrefixCache
+from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from keepwarm.state.registry import Layout
 from tests.cache.toy import SMALL, TOYS, UNTHINNED, Toy, prefill

@@ -19,8 +19,9 @@ from mlx_lm.models.cache import (
 )
 
 from keepwarm.cache.live import Live
+from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import Placement, StopKind
-from keepwarm.cache.store import Pin, PrefixCache
+from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.state.feeding import Tape, feed, prefix_hashes
 

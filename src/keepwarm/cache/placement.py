@@ -19,7 +19,7 @@ from enum import StrEnum
 import numpy as np
 
 from keepwarm.errors import BadInput
-from keepwarm.prompt.boundaries import BoundaryKind, Prompt
+from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 
 # Bytes of a key of the tree: a token id; in exact mode a token id or the hash of a chunk.
 KEY_WIDTH = 4
@@ -80,11 +80,14 @@ class Placement:
 
     def schedule(self, prompt: Prompt) -> list[Stop]:
         """The stops of `prompt` in rising order, its end not included."""
+        ends = [end for end in prompt.boundaries if end.kind is not BoundaryKind.GENERATION]
+        return self._schedule(prompt, ends)
+
+    def _schedule(self, prompt: Prompt, ends: Sequence[Boundary]) -> list[Stop]:
+        """With stops at `ends`, as far as they lie apart."""
         stops: list[Stop] = []
         at = 0
-        for boundary in prompt.boundaries:
-            if boundary.kind is BoundaryKind.GENERATION:
-                continue
+        for boundary in ends:
             while boundary.position - at > self.prefill_step:
                 at += self.prefill_step
                 stops.append(Stop(at, StopKind.STEP))
@@ -129,14 +132,25 @@ class Placement:
         start there, and at `parted_at`, where a stored prompt went another way: a third one
         may come.
         """
+        found = self._with_tail(prompt, start, self.schedule(prompt))
         end = len(prompt)
-        found = {s.position: s for s in self.schedule(prompt) if start < s.position < end}
-        tail = self.tail(prompt)
-        if start < tail < end:
-            found.setdefault(tail, Stop(tail, StopKind.TAIL))
         if parted_at is not None and self._is_worth_a_stop(parted_at, start, end):
             found.setdefault(parted_at, Stop(parted_at, StopKind.BRANCH))
         return [*sorted(found.values()), Stop(end, StopKind.END)]
+
+    def row_stops(self, prompt: Prompt, start: int) -> list[Stop]:
+        """As `stops`, where any token can be restored once its rows are there: the ends of
+        messages need no stop, and every stop is one more pass over the weights."""
+        shared = [end for end in prompt.boundaries if end.kind in _ALWAYS]
+        found = self._with_tail(prompt, start, self._schedule(prompt, shared))
+        return [*sorted(found.values()), Stop(len(prompt), StopKind.END)]
+
+    def _with_tail(self, prompt: Prompt, start: int, schedule: Sequence[Stop]) -> dict[int, Stop]:
+        end, tail = len(prompt), self.tail(prompt)
+        found = {s.position: s for s in schedule if start < s.position < end}
+        if start < tail < end:
+            found.setdefault(tail, Stop(tail, StopKind.TAIL))
+        return found
 
     def tail(self, prompt: Prompt) -> int:
         """The last position that a next request is likely to share.

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from keepwarm.cache.audit import audit
@@ -19,9 +18,11 @@ from keepwarm.cache.blocks import Capture
 from keepwarm.cache.budget import default_budget_bytes
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted, Match, Reason, Refusal
+from keepwarm.cache.finals import Finals
 from keepwarm.cache.insert import Insertion
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
+from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import KEPT, Placement, Stop, StopKind
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
 from keepwarm.cache.restore import restored
@@ -35,37 +36,6 @@ from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
 
 log = logging.getLogger("keepwarm.cache")
-
-
-class Pin:
-    """Holds one place in the tree: it and all before it stay. A context manager."""
-
-    def __init__(self) -> None:
-        self._node: Node | None = None
-        self._position = 0
-
-    def hold(self, node: Node, position: int) -> None:
-        """Hold `position`, on the edge of `node`, instead of what was held before. Mutates."""
-        node.holds.append(position)
-        self.release()
-        self._node, self._position = node, position
-
-    def release(self) -> None:
-        """Let go. Mutates; may be called again."""
-        if self._node is not None and self._position in self._node.holds:
-            self._node.holds.remove(self._position)
-        self._node = None
-
-    def __enter__(self) -> Pin:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.release()
 
 
 class PrefixCache:
@@ -95,6 +65,7 @@ class PrefixCache:
         self.keeps_secrets = False
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
+        self.finals = Finals()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
         self._make_caches = cache_maker(model) if model is not None else None
         self._clock = clock
@@ -202,9 +173,9 @@ class PrefixCache:
         start = match.cached_len if start is None else start
         if self.exact:
             return self.placement.exact_stops(match.prompt, start)
-        # Where any token can be restored, a stop where prompts part would buy nothing.
-        needs_stop = self.layout is None or self.layout.has_costly_checkpoints
-        parted_at = match.parted_at if match.is_branch and needs_stop else None
+        if self.layout is not None and not self.layout.has_costly_checkpoints:
+            return self.placement.row_stops(match.prompt, start)
+        parted_at = match.parted_at if match.is_branch else None
         return self.placement.stops(match.prompt, start, parted_at)
 
     # Restoring
@@ -353,6 +324,7 @@ class PrefixCache:
             space = self._spaces.pop(name, None)
             if space is not None:
                 self._evictor.drop_all(space)
+        self.finals.clear()
         if not self._spaces:
             self.ledger.clear()  # whatever state a fault left it in
 

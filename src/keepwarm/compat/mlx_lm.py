@@ -19,9 +19,10 @@ import numpy as np
 from keepwarm.cache.budget import default_budget_bytes
 from keepwarm.cache.explain import Match
 from keepwarm.cache.live import Live
+from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.policy import LeastRecentlyUsed, TypePriority
-from keepwarm.cache.store import Pin, PrefixCache
+from keepwarm.cache.store import PrefixCache
 from keepwarm.cache.tips import Share
 from keepwarm.errors import BadInput
 from keepwarm.prompt.boundaries import Prompt, Tokens

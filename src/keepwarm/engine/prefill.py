@@ -13,8 +13,9 @@ import mlx.core as mx
 
 from keepwarm.cache.explain import Inserted, Match, Reason
 from keepwarm.cache.live import Live
+from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import Stop, StopKind
-from keepwarm.cache.store import Pin, PrefixCache
+from keepwarm.cache.store import PrefixCache
 from keepwarm.events import Timings
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.attention import make_room
@@ -46,13 +47,16 @@ class Prefill:
         self._model = model
         self._cache = cache
         self._namespace = namespace
-        self._logits: mx.array | None = None
         with self.timings.measuring("lookup_s"):
-            self.match: Match = match or cache.match(prompt, namespace=namespace)
+            final = self._known_final()
+            # To say what comes next the model must read something, unless that is known.
+            limit = len(prompt) - (1 if final is None else 0)
+            self.match: Match = match or cache.match(prompt, namespace=namespace, limit=limit)
         self._pin: Pin = cache.pin(self.match)
         with self.timings.measuring("restore_s"):
             rest = len(prompt) - self.match.cached_len
             self.live: Live = cache.restore(self.match, reserve=rest + _REPLY_ROOM)
+        self._logits = final if self.live.position == len(prompt) else None
         self.cached_len = self.live.position
         self.stored_len = self.live.position  # how far it is in the cache
         self._stops = self._plan()
@@ -160,6 +164,21 @@ class Prefill:
         with self.timings.measuring("prefill_s"):
             mx.eval(self._states(), self._logits)
         self._cache.cost.observe(start, upto, self.timings.prefill_s - before)
+        if self._logits is not None and self._has_finals:
+            self._cache.finals.put(self._namespace, self.prompt, self._logits)
+
+    def _known_final(self) -> mx.array | None:
+        """What the model said behind this prompt, if it was asked lately."""
+        if not self._has_finals:
+            return None
+        return self._cache.finals.get(self._namespace, self.prompt)
+
+    @property
+    def _has_finals(self) -> bool:
+        """Only where the very end of a prompt can be restored for the rows that are held anyway: a
+        snapshot there would serve nothing else."""
+        layout = self._cache.layout
+        return layout is not None and layout.can_cut and not self._cache.exact
 
     def _states(self) -> list[Any]:
         return [cache.state for cache in self.live.caches]
