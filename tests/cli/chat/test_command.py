@@ -44,7 +44,7 @@ def test_person_talks_branches_and_leaves(chat: Terminal, tmp_path: Path) -> Non
     assert "cached 0 of 9 tokens · read 9 · first token" in first
     assert "tok/s · cut at 12 tokens" in first
     assert "cached 21 of 26 tokens · read 5" in chat.say("w12")
-    assert "cached 25 of 26 tokens · read 1" in chat.say("/retry")
+    assert "cached 26 of 26 tokens · read 0" in chat.say("/retry")
     assert "cached 23 of 27 tokens · read 4" in chat.say("/edit w13 w14")
     assert "taken back: w13 w14" in chat.say("/undo")
     assert "turns       4" in chat.say("/stats")
