@@ -45,7 +45,14 @@ _OTHERS: dict[str, tuple[str, str, Callable[[Report], Table]]] = {
     ),
 }
 # Other models come after these, in the order of their names.
-_FIRST = ("qwen3_5-dear", "qwen3_5-mini", "qwen3_5-9b", "qwen3-0.6b")
+_FIRST = (
+    "qwen3_5-dear",
+    "qwen3_5-mini",
+    "qwen3_5-small",
+    "qwen3_5-9b",
+    "qwen3-0.6b",
+    "qwen3.5-35b-a3b",
+)
 
 
 def main() -> None:

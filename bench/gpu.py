@@ -51,7 +51,7 @@ class Part:
 # tokens takes longer than reading them. A new length costs either of them a second at first sight,
 # so one round says little of a cold prompt.
 _DELTA = (
-    Part("agent", 105, sizes={"NUM_USERS": 2}),
+    Part("agent", 120, sizes={"NUM_USERS": 2}),
     Part("prefix", 45, {"lengths": [2000]}),
     Part("chat", 25, sizes={"NUM_TURNS": 8}),
     Part("burst", 25, {"requests": [6]}),
@@ -150,11 +150,14 @@ class Run:
     def play(self, model: str, reserved_s: float = 0) -> None:
         """All parts of a model for which there is time, less what is reserved for others. Raises
         Stopped."""
-        self._reserved_s = reserved_s
         pairs = [(part, self._duel(model, part)) for part in PARTS.get(model, _TRIAL)]
         both = [OURS.name, THEIRS.name]
+        turns = [[name] for name in both] if model in ONE_AT_A_TIME else [both]
         with duel.Servers(model) as servers:
-            for names in [[name] for name in both] if model in ONE_AT_A_TIME else [both]:
+            for i, names in enumerate(turns):
+                self._reserved_s = reserved_s
+                # As much is left for those whose turn comes later.
+                self._reserved_s += max(0.0, self._left_s) * (1 - 1 / (len(turns) - i))
                 # What one system had no time for, the other need not do.
                 pairs = [pair for pair in pairs if self._play(model, *pair, servers, names)]
                 servers.close()

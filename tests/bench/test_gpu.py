@@ -37,3 +37,17 @@ def test_sizes_hold_for_their_part_only() -> None:
     with gpu._sizes(gpu.Part("chat", 1, sizes={"NUM_TURNS": 3})):
         assert chat.NUM_TURNS == 3
     assert plain == chat.NUM_TURNS
+
+
+def test_those_that_do_not_fit_together_share_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, left_s = gpu.Run(tmp_path, 100), []
+
+    def played(*args: object) -> bool:
+        left_s.append(round(run._left_s, -1))
+        return True
+
+    monkeypatch.setattr(run, "_play", played)
+    run.play(next(iter(gpu.ONE_AT_A_TIME)), reserved_s=20)
+    assert left_s == [40] * 5 + [80] * 5
