@@ -6,11 +6,12 @@ import pytest
 
 from keepwarm.cache.placement import Placement, Stop, StopKind
 from keepwarm.cache.store import PrefixCache
+from keepwarm.cache.thinning import Thinning
 from keepwarm.prompt.boundaries import Prompt
 from tests.cache.stores import cache_for, checkpoints
 from tests.cache.toy import TOYS, store_at
 
-NAME = "snapshot"  # dear: there are no rows at all
+NAME = "rows_snapshot"
 TOY = TOYS[NAME]
 # Every checkpoint of a growing path stays, since all are among the last ones; of one that rests all
 # lie too close together.
@@ -21,7 +22,9 @@ OTHER = [99] * 20
 
 
 @pytest.fixture
-def cache() -> PrefixCache:
+def cache(monkeypatch: pytest.MonkeyPatch) -> PrefixCache:
+    """Its snapshots are as dear as can be."""
+    monkeypatch.setattr(Thinning, "_spacing", lambda self, path: 40)
     return cache_for(NAME, placement=PLACEMENT)
 
 
@@ -37,6 +40,14 @@ def test_it_keeps_its_end_once_another_goes_on(cache: PrefixCache) -> None:
     assert checkpoints(cache) == [5, 12]
     assert cache.match(Prompt(FIRST)).cached_len == 12
     assert cache.stats().events["thinned"] == 3
+
+
+def test_where_there_are_no_rows_nothing_is_dear() -> None:
+    cache = cache_for("snapshot", placement=FINE)
+    store_at(cache, TOYS["snapshot"], FIRST, [3, 8, 12, 18, 24])
+    store_at(cache, TOYS["snapshot"], OTHER, [5])
+    cache.check()
+    assert checkpoints(cache) == [3, 5, 8, 12, 18, 24]
 
 
 def test_it_goes_on_from_there_and_rests_again(cache: PrefixCache) -> None:

@@ -53,12 +53,15 @@ class Thinning:
         return [marked[stop.position] for stop in found]
 
     def _spacing(self, path: list[Node]) -> int:
-        """Of how many tokens the rows weigh as much as a snapshot."""
+        """Of how many tokens the rows weigh as much as a snapshot. Without any rows there is
+        nothing that a snapshot is dear beside."""
         tip = path[-1]
         rows_bytes = sum(span_bytes(node) for node in path)
+        if not rows_bytes:
+            return 0
         snapshot_bytes = tip.checkpoint.nbytes if tip.checkpoint is not None else 0
         most = _MAX_STEPS * self._placement.prefill_step
-        return int(min(most, snapshot_bytes * tip.end / max(1, rows_bytes)))
+        return int(min(most, snapshot_bytes * tip.end / rows_bytes))
 
 
 def _marked(path: list[Node]) -> dict[int, Node]:
