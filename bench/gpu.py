@@ -51,16 +51,16 @@ class Part:
 # tokens takes longer than reading them. A new length costs either of them a second at first sight,
 # so one round says little of a cold prompt.
 _DELTA = (
-    Part("agent", 120, sizes={"NUM_USERS": 2}),
     Part("prefix", 45, {"lengths": [2000]}),
-    Part("chat", 25, sizes={"NUM_TURNS": 8}),
-    Part("burst", 25, {"requests": [6]}),
-    Part("memory", 30, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
+    Part("chat", 40, sizes={"NUM_TURNS": 8}),
+    Part("burst", 45, {"requests": [6]}),
+    Part("memory", 60, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
+    Part("agent", 125, sizes={"NUM_USERS": 2}),
 )
 _LIGHT = (
-    Part("prefix", 80, {"lengths": [2000, 20000]}, num_rounds=3),
-    Part("chat", 55),
-    Part("agent", 22, sizes={"NUM_USERS": 3}),
+    Part("prefix", 110, {"lengths": [2000, 20000]}, num_rounds=3),
+    Part("chat", 75),
+    Part("agent", 30, sizes={"NUM_USERS": 3}),
     Part("burst", 30, {"requests": [6, 32]}),
     Part("memory", 32, sizes={"NUM_TURNS": 10, "NUM_TURNS_EACH": 2}),
 )
@@ -86,7 +86,7 @@ PARTS = {
     "qwen3_5-35b-a3b": _LARGE,
 }
 ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not fit
-LOAD_S = 70.0  # to start the servers of a model and to warm up, at most: kernels are made
+LOAD_S = 110.0  # to start the servers of a model and to warm up, at most: kernels are made
 
 
 class TimeIsUp(Exception):

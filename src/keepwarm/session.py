@@ -122,6 +122,7 @@ class _Request:
             yield Reading(position=cached, prompt_tokens=total, cached_tokens=cached)
             for position in prefill.steps():
                 yield Reading(position=position, prompt_tokens=total, cached_tokens=cached)
+            prefill.keep_end()
             try:
                 yield from self._decode(prefill, max_tokens, sampling, began)
             except GeneratorExit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import mlx.core as mx
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ STEMS = (
 )
 SYSTEM_LEN = 6  # of the first two
 NAMESPACES = st.sampled_from(["", "", "", "other"])
+LOGITS = mx.zeros((1, 4))
 
 
 @pytest.fixture(autouse=True)
@@ -127,9 +129,15 @@ class StoreMachine(RuleBasedStateMachine):
     def match(self, prompt: Prompt, namespace: str) -> Match:
         match = self.cache.match(prompt, namespace=namespace)
         self.matches.append(match)
-        bound = self.twins[namespace].bound(prompt, len(prompt) - 1)
-        assert match.cached_len <= bound
         assert match.cached_len <= match.parted_at
+        is_known = self.cache.finals.get(namespace, prompt) is not None
+        if match.end is not None:
+            assert is_known
+            assert match.cached_len == len(prompt)
+            return match
+        bound = self.twins[namespace].bound(prompt, len(prompt) - (not is_known))
+        assert match.cached_len <= bound
+        assert (match.final is not None) == (match.cached_len == len(prompt))
         if self.is_complete:
             assert match.cached_len == bound
         if self.exact:
@@ -150,19 +158,28 @@ class StoreMachine(RuleBasedStateMachine):
         namespace=NAMESPACES,
         reply=st.lists(st.integers(0, 1), max_size=4),
         is_held=st.booleans(),
+        is_alone=st.booleans(),
     )
-    def run(self, prompt: Prompt, namespace: str, reply: list[int], is_held: bool) -> None:
+    def run(
+        self, prompt: Prompt, namespace: str, reply: list[int], is_held: bool, is_alone: bool
+    ) -> None:
         """A request from match to reply, as the engine does it."""
         match = self.match(prompt, namespace)
-        held = Held(self.cache.pin(match), prompt, namespace, match.cached_len)
+        held = Held(self.cache.pin(match), prompt, namespace, match.tree_len)
         self.held.append(held)
         live = self.cache.restore(match)
         assert live.position == match.cached_len
         self.assert_right(prompt, live)
-        for stop in self.cache.stops(match):
-            self.toy.read(live, prompt, stop.position)
-            if stop.kind is not StopKind.END:
-                self.insert(prompt, live, stop.kind, held)
+        if live.position < len(prompt):
+            for stop in self.cache.stops(match):
+                self.toy.read(live, prompt, stop.position)
+                if stop.kind is not StopKind.END:
+                    self.insert(prompt, live, stop.kind, held)
+            if not self.exact:
+                self.cache.finals.put(namespace, prompt, LOGITS)
+            if is_alone:
+                self.cache.keep_end(prompt, live, namespace=namespace)
+                self.cache.check()
         self.assert_right(prompt, live)
         for token in reply:
             held.prompt = held.prompt.extended([token])
@@ -269,9 +286,10 @@ class StoreMachine(RuleBasedStateMachine):
     def each_row_is_stored_once(self) -> None:
         if self.is_complete and not self.exact:
             twins = self.twins.values()
-            ledger = self.cache.ledger
-            assert ledger.rows_bytes == sum(t.rows_bytes for t in twins)
-            assert ledger.snapshot_bytes == sum(t.snapshot_bytes for t in twins)
+            ledger, end = self.cache.ledger, self.cache.finals.end
+            beside = (end.rows_bytes, end.checkpoint.nbytes) if end is not None else (0, 0)
+            assert ledger.rows_bytes - beside[0] == sum(t.rows_bytes for t in twins)
+            assert ledger.snapshot_bytes - beside[1] == sum(t.snapshot_bytes for t in twins)
 
 
 def two_prompts_bytes(machine: StoreMachine) -> int:

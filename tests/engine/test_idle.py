@@ -92,7 +92,20 @@ def test_reply_that_the_next_turn_does_not_pass_is_dropped() -> None:
     turn_and_follow_up(made, random_tokens(60, 9))
     stats = made.cache.stats()
     assert stats.events["discarded"] == 1
-    assert stats.num_checkpoints == before + 3  # a step, the system part and the question
+    assert stats.num_checkpoints == before + 4  # a step, the system part, the question, the end
+    made.cache.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_last_turn_asked_again_is_not_read_though_the_next_was_read_ahead(kind: str) -> None:
+    made = bench(kind)
+    turn_and_follow_up(made, random_tokens(60, 9))
+    made.run_idle()
+    prompt = prompt_of([SYSTEM, random_tokens(20, 1)])
+    _, heard = made.ask(prompt, 12)
+    made.run()
+    assert heard.result.cached_tokens == len(prompt)
+    assert heard.tokens == alone(made, prompt, 12)
     made.cache.check()
 
 

@@ -10,9 +10,7 @@ from mlx_lm.models.cache import KVCache
 
 from keepwarm import Placement, PrefixCache
 from keepwarm.cache.explain import Reason
-from keepwarm.cache.placement import StopKind
 from keepwarm.engine.prefill import Prefill
-from keepwarm.prompt.boundaries import Prompt
 from tests.architectures.drive import prompt_of, random_tokens
 from tests.architectures.zoo import ARCHITECTURES, VOCAB_SIZE
 
@@ -97,49 +95,3 @@ def test_what_was_read_before_giving_up_is_kept(model: Any) -> None:
     cache.check()
     cache.evict_to(0)
     assert cache.ledger.held_bytes == 0  # no pin is left behind
-
-
-def asked(model: Any, cache: PrefixCache, prompt: Prompt, namespace: str = "") -> Prefill:
-    """Read to its end and stored there, as a reply is that ends at once."""
-    with Prefill(model, cache, prompt, namespace=namespace) as prefill:
-        list(prefill.steps())
-        prefill.insert(prompt, StopKind.REPLY)
-    return prefill
-
-
-def next_logits(model: Any, prefill: Prefill) -> mx.array:
-    return model(mx.array([[5]]), cache=prefill.live.caches)
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
-def test_prompt_asked_again_is_not_read_where_all_is_rows(kind: str) -> None:
-    model = ARCHITECTURES[kind].build(mx.float32)
-    cache = PrefixCache(model, placement=PLACEMENT, budget_bytes=1 << 26)
-    first = asked(model, cache, PROMPT)
-    with Prefill(model, cache, PROMPT) as again:
-        assert (again.cached_len, again.is_done) == (len(PROMPT), True)
-    assert mx.array_equal(again.logits, first.logits)
-    assert mx.array_equal(next_logits(model, again), next_logits(model, first))
-
-
-def test_last_token_is_read_where_its_logits_are_not_known(model: Any) -> None:
-    rows = ARCHITECTURES["llama"].build(mx.float32)
-    cache = PrefixCache(rows, placement=PLACEMENT, budget_bytes=1 << 26)
-    asked(rows, cache, PROMPT)
-    asked(rows, cache, PROMPT, namespace="other")
-    cache.finals.clear()
-    assert Prefill(rows, cache, PROMPT).cached_len == len(PROMPT) - 1
-    asked(rows, cache, PROMPT, namespace="other")
-    assert Prefill(rows, cache, PROMPT).cached_len == len(PROMPT) - 1
-    hybrid = PrefixCache(model, placement=PLACEMENT, budget_bytes=1 << 26)
-    asked(model, hybrid, PROMPT)
-    assert Prefill(model, hybrid, PROMPT).cached_len < len(PROMPT)
-
-
-def test_exact_mode_reads_along_its_schedule_whatever_is_known() -> None:
-    rows = ARCHITECTURES["llama"].build(mx.float32)
-    cache = PrefixCache(rows, exact=True, placement=PLACEMENT, budget_bytes=1 << 26)
-    for _ in range(2):
-        with Prefill(rows, cache, PROMPT) as prefill:
-            list(prefill.steps())
-    assert 0 < prefill.cached_len < len(PROMPT)

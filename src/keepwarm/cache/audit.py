@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keepwarm.cache.blocks import has_rows, held, nbytes_of
+from keepwarm.cache.ends import End
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.tree import Block, Node
@@ -14,10 +15,10 @@ from keepwarm.errors import Corrupt
 from keepwarm.prompt.boundaries import PrefixHasher
 
 
-def audit(spaces: Sequence[Space], ledger: Ledger) -> None:
+def audit(spaces: Sequence[Space], end: End | None, ledger: Ledger) -> None:
     """Raises Corrupt, naming the first thing that does not hold. Changes nothing."""
     uses: dict[Block, int] = {}
-    snapshot_bytes = 0
+    snapshot_bytes = end.checkpoint.nbytes if end is not None else 0
     for space in spaces:
         for node in space.tree.nodes():
             _check_links(node)
@@ -29,7 +30,7 @@ def audit(spaces: Sequence[Space], ledger: Ledger) -> None:
         _expect(block.num_spans == num_spans, f"{num_spans} spans use a block that says otherwise")
         _expect(has_rows(block), "a block of other rows than it says")
         _expect(nbytes_of(block.arrays) == block.nbytes, "a block weighs something else")
-    rows_bytes = sum(block.nbytes for block in uses)
+    rows_bytes = sum(block.nbytes for block in uses) + (end.rows_bytes if end is not None else 0)
     _expect(rows_bytes == ledger.rows_bytes, f"{rows_bytes} bytes of rows, not as in the ledger")
     _expect(snapshot_bytes == ledger.snapshot_bytes, f"{snapshot_bytes} bytes of snapshots")
     _expect(ledger.held_bytes <= ledger.budget_bytes, "the budget is passed")

@@ -7,18 +7,19 @@ stay. What is pinned stays, and so does everything before it.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from keepwarm.cache.blocks import held, shrink
+from keepwarm.cache.finals import Finals
 from keepwarm.cache.intervals import Interval, clipped
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, StopKind
 from keepwarm.cache.policy import Candidate, Policy
-from keepwarm.cache.space import Space, span_bytes
+from keepwarm.cache.space import Space, span_bytes, window_bytes
 from keepwarm.cache.thinning import Thinning
 from keepwarm.cache.tips import tips
-from keepwarm.cache.tree import Block, Node, Span, subtree
+from keepwarm.cache.tree import Block, Node, Span, subtree, users
 from keepwarm.cache.watch import Watch
 from keepwarm.prompt.boundaries import Prompt
 
@@ -43,8 +44,14 @@ class Evictor:
     ledger."""
 
     def __init__(
-        self, ledger: Ledger, placement: Placement, policy: Policy, counts: Counter[str]
+        self,
+        finals: Finals,
+        ledger: Ledger,
+        placement: Placement,
+        policy: Policy,
+        counts: Counter[str],
     ) -> None:
+        self.finals = finals
         self.ledger = ledger
         self.placement = placement
         self.policy = policy
@@ -77,7 +84,7 @@ class Evictor:
         """
         if self.fits(nbytes, leaf_bytes):
             return True
-        reclaimable = sum(_reclaimable_bytes(space) for space in spaces)
+        reclaimable = self.finals.held_bytes + sum(_reclaimable_bytes(space) for space in spaces)
         scratch = max(self._scratch_bytes, leaf_bytes)
         spare = self.ledger.free_bytes + reclaimable - scratch - nbytes
         if spare < 0:
@@ -109,6 +116,8 @@ class Evictor:
         self, is_enough: Callable[[], bool], spaces: Sequence[Space], now: float
     ) -> None:
         """Evict until it is enough, or until nothing is left to evict."""
+        if not is_enough():
+            self.finals.let_go()  # it spares a few tokens, and only if the same is asked again
         while not is_enough():
             ranked = self.policy.order(self._all_candidates(spaces, now), now)
             if not ranked:
@@ -164,7 +173,16 @@ class Evictor:
         self._watch.inserted(space.name, tip)
         if not space.layout.has_costly_checkpoints:
             return
-        for home, node in self._thinning.superfluous(space, tip):
+        self._drop_thinned(self._thinning.superfluous(space, tip))
+
+    def thin_at(self, space: Space, keys: bytes, position: int) -> None:
+        """The checkpoint at `position` may go, if those around it lie close. Not where it has
+        windows, which would go with it."""
+        path = space.tree.walk(keys).path if not space.window_groups else []
+        self._drop_thinned((space, node) for node in self._thinning.between(path, position))
+
+    def _drop_thinned(self, superfluous: Iterable[tuple[Space, Node]]) -> None:
+        for home, node in superfluous:
             self._counts["thinned"] += 1
             self._watch.thinned(home.name, node)
             self._drop_checkpoint(home, node)
@@ -306,8 +324,8 @@ class Evictor:
         for block in dict.fromkeys(span.block for span in spans):
             before_bytes = self._counted_bytes(block)
             if block.num_spans:
-                users = list(_users(node, block))
-                left = min(span.lo for span in users), max(span.hi for span in users)
+                used = list(users(node, block))
+                left = min(span.lo for span in used), max(span.hi for span in used)
                 if left != (block.lo, block.hi):
                     self._loose[block] = left
                 self.ledger.remove(rows_bytes=before_bytes - self._counted_bytes(block))
@@ -325,18 +343,6 @@ class Evictor:
         for block, (lo, hi) in self._loose.items():
             shrink(block, lo, hi)
         self._loose.clear()
-
-
-def _users(node: Node, block: Block) -> Iterator[Span]:
-    """The spans that refer to `block`, one of whose edges is `node` or lies next to it."""
-    while node.parent is not None and node.start > block.lo:
-        node = node.parent
-    stack = [node]
-    while stack:
-        at = stack.pop()
-        for spans in at.spans:
-            yield from (span for span in spans if span.block is block)
-        stack.extend(child for child in at.children.values() if child.start < block.hi)
 
 
 def _leaf_candidate(space: Space, node: Node, above: Node | None, chance: float) -> Candidate:
@@ -359,7 +365,7 @@ def _checkpoint_candidate(space: Space, node: Node, above: Node | None, chance: 
     checkpoint = node.checkpoint
     return Candidate(
         handle=Victim(space, node, above, is_leaf=False),
-        nbytes=checkpoint.nbytes + _window_bytes(space, node) if checkpoint else 0,
+        nbytes=checkpoint.nbytes + window_bytes(space, node) if checkpoint else 0,
         # Rows without a checkpoint that leads to them save nothing.
         position=node.end if checkpoint else fallback,
         fallback=fallback,
@@ -370,15 +376,6 @@ def _checkpoint_candidate(space: Space, node: Node, above: Node | None, chance: 
         hits=checkpoint.hits if checkpoint else node.hits,
         chance=chance,
         is_leaf=False,
-    )
-
-
-def _window_bytes(space: Space, node: Node) -> int:
-    """About what the windows of a checkpoint within the tree weigh: those on its own edge."""
-    return sum(
-        span.block.bytes_of(span.hi - span.lo)
-        for group in space.window_groups
-        for span in node.spans[group]
     )
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from keepwarm.cache.tree import Node
 from keepwarm.prompt.boundaries import Prompt
+
+if TYPE_CHECKING:
+    from keepwarm.cache.ends import End
+    from keepwarm.cache.finals import Final
 
 
 class Reason(StrEnum):
@@ -51,8 +56,15 @@ class Match:
     parted_at: int  # tokens shared with the nearest stored prompt
     reason: Reason
     is_branch: bool = False  # a stored prompt goes on differently at `parted_at`
-    node: Node | None = None  # the edge that `cached_len` lies on
+    node: Node | None = None  # the edge that `tree_len` lies on
     version: int = 0  # of the store when this was found
+    final: Final | None = None  # what the model says next, where all of the prompt is cached
+    end: End | None = None  # what lies beyond the tree
+
+    @property
+    def tree_len(self) -> int:
+        """As far as it lies in the tree."""
+        return self.cached_len if self.end is None else self.end.anchor
 
     def __str__(self) -> str:
         total = len(self.prompt)

@@ -100,6 +100,11 @@ class Placement:
             stops.append(Stop(at, StopKind.STEP))
         return stops
 
+    def is_on_schedule(self, prompt: Prompt, cuts: Sequence[int]) -> bool:
+        """Whether a prefill that was cut there, and stands at the last, has read along it."""
+        stops = [stop.position for stop in self.schedule(prompt)]
+        return bool(cuts) and list(cuts) == stops[: len(cuts)]
+
     def keys(self, prompt: Prompt) -> bytes:
         """What the tree compares: the token ids."""
         return prompt.tokens.astype("<i4").tobytes()

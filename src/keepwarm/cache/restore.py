@@ -7,22 +7,24 @@ from typing import Any
 import mlx.core as mx
 
 from keepwarm.cache.blocks import pieces_of
+from keepwarm.cache.explain import Match
 from keepwarm.cache.space import Space, spans_of
-from keepwarm.cache.tree import Node
+from keepwarm.cache.tree import Checkpoint, Node
 from keepwarm.errors import CacheFault
 from keepwarm.prompt.boundaries import Prompt
 
 
-def restored(space: Space, prompt: Prompt, node: Node, position: int, reserve: int) -> list[Any]:
-    """Evaluated live caches at `position`, which lies on the edge of `node`.
+def restored(space: Space, match: Match, reserve: int) -> list[Any]:
+    """Evaluated live caches at `match.cached_len`.
 
     Raises CacheFault when something is missing or belongs elsewhere. Changes nothing stored.
     """
-    layout, path = space.layout, node.path()
-    prove(prompt, path, position)
+    assert match.node is not None
+    layout, path, position = space.layout, match.node.path(), match.cached_len
+    prove(match.prompt, path, match.tree_len)
     leaves: list[Any] = [None] * len(layout.states)
     for index, group in enumerate(layout.groups):
-        spans = spans_of(path, index)
+        spans = match.end.spans(path, index) if match.end else spans_of(path, index)
         wanted = group.state.needs(position)
         for leaf in group.leaves:
             state = layout.row_state(leaf)
@@ -32,7 +34,7 @@ def restored(space: Space, prompt: Prompt, node: Node, position: int, reserve: i
             rows = pieces_of(spans, leaf, wanted)
             leaves[leaf] = state.rebuild(position, rows, reserve)
     for leaf in layout.whole:
-        snapshot = _snapshots_at(node, position)[leaf]
+        snapshot = _checkpoint(match).snapshots[leaf]
         leaves[leaf] = layout.snapshot_state(leaf).restore(snapshot)
     # Evaluated now: a lazy copy would hold on to blocks that are evicted meanwhile.
     mx.eval([leaves[leaf].state for group in layout.groups for leaf in group.leaves])
@@ -46,15 +48,22 @@ def prove(prompt: Prompt, path: list[Node], position: int) -> None:
     for block in sorted(blocks, key=lambda b: b.origin):
         if block.origin < position and block.digest != prompt.digest(block.origin):
             raise CacheFault(f"rows from {block.origin} on belong to another prompt")
-    node = path[-1]
-    if node.checkpoint is None or node.end != position:
-        return
-    found = (node.checkpoint.position, node.checkpoint.digest)
-    if found != (position, prompt.digest(position)):
+    checkpoint = path[-1].checkpoint
+    if checkpoint is not None and path[-1].end == position:
+        _prove_checkpoint(prompt, checkpoint, position)
+
+
+def _prove_checkpoint(prompt: Prompt, checkpoint: Checkpoint, position: int) -> None:
+    if (checkpoint.position, checkpoint.digest) != (position, prompt.digest(position)):
         raise CacheFault(f"the checkpoint at {position} belongs to another prompt")
 
 
-def _snapshots_at(node: Node, position: int) -> Any:
-    if node.checkpoint is None or node.end != position:
-        raise CacheFault(f"there is no checkpoint at {position}")
-    return node.checkpoint.snapshots
+def _checkpoint(match: Match) -> Checkpoint:
+    """The one that ends what was matched."""
+    assert match.node is not None
+    if match.end is not None:
+        _prove_checkpoint(match.prompt, match.end.checkpoint, match.cached_len)
+        return match.end.checkpoint
+    if match.node.checkpoint is None or match.node.end != match.cached_len:
+        raise CacheFault(f"there is no checkpoint at {match.cached_len}")
+    return match.node.checkpoint

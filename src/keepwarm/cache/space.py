@@ -100,3 +100,12 @@ def spans_of(path: Sequence[Node], group: int) -> list[Span]:
 def span_bytes(node: Node) -> int:
     """What the rows on the edge of a node weigh."""
     return sum(span.block.bytes_of(span.hi - span.lo) for spans in node.spans for span in spans)
+
+
+def window_bytes(space: Space, node: Node) -> int:
+    """About what the windows of a checkpoint within the tree weigh: those on its own edge."""
+    return sum(
+        span.block.bytes_of(span.hi - span.lo)
+        for group in space.window_groups
+        for span in node.spans[group]
+    )

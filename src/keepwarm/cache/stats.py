@@ -27,13 +27,16 @@ class Stats:
     events: dict[str, int]
 
     @classmethod
-    def of(cls, counts: Counter[str], ledger: Ledger, spaces: Sequence[Space]) -> Stats:
+    def of(
+        cls, counts: Counter[str], ledger: Ledger, spaces: Sequence[Space], num_ends: int
+    ) -> Stats:
+        """`num_ends` checkpoints lie beside the trees."""
         nodes = [node for space in spaces for node in space.tree.nodes()]
         events = {k: v for k, v in sorted(counts.items()) if not k.endswith("_tokens")}
         return cls(
             prompt_tokens=counts["prompt_tokens"],
             cached_tokens=counts["cached_tokens"],
-            num_checkpoints=sum(node.checkpoint is not None for node in nodes),
+            num_checkpoints=num_ends + sum(node.checkpoint is not None for node in nodes),
             num_nodes=len(nodes),
             num_tokens=sum(node.end - node.start for node in nodes),
             num_namespaces=len(spaces),

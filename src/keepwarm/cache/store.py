@@ -16,6 +16,7 @@ from typing import Any
 from keepwarm.cache.audit import audit
 from keepwarm.cache.blocks import Capture
 from keepwarm.cache.budget import default_budget_bytes
+from keepwarm.cache.ends import take_end
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted, Match, Reason, Refusal
 from keepwarm.cache.finals import Finals
@@ -29,7 +30,6 @@ from keepwarm.cache.restore import restored
 from keepwarm.cache.space import Space
 from keepwarm.cache.stats import Stats
 from keepwarm.cache.tips import Share, shares
-from keepwarm.cache.tree import Node
 from keepwarm.errors import BadInput, CacheFault
 from keepwarm.model.caches import cache_maker
 from keepwarm.prompt.boundaries import Prompt
@@ -65,15 +65,15 @@ class PrefixCache:
         self.keeps_secrets = False
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
-        self.finals = Finals()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
+        self.finals = Finals(self.ledger)
         self._make_caches = cache_maker(model) if model is not None else None
         self._clock = clock
         self._counts: Counter[str] = Counter()
         self._spaces: dict[str, Space] = {}
         self._last_keys: tuple[Prompt | None, bytes] = (None, b"")
         chosen = policy_named(policy, self.cost) if isinstance(policy, str) else policy
-        self._evictor = Evictor(self.ledger, self.placement, chosen, self._counts)
+        self._evictor = Evictor(self.finals, self.ledger, self.placement, chosen, self._counts)
         self.layout, self.disabled_because = self._learn_layout()
 
     def _learn_layout(self) -> tuple[Layout | None, str | None]:
@@ -91,9 +91,11 @@ class PrefixCache:
         """The deepest usable position for `prompt`. Changes nothing but the statistics.
 
         At most `limit` tokens, by default all but the last: the model must read something to
-        say what comes next.
+        say what comes next. All of them where it is known what it says (`match.final`).
         """
         found = self.peek(prompt, namespace=namespace, limit=limit)
+        if found.final is not None:
+            self.finals.use(namespace, prompt)
         self._counts[f"match_{found.reason}"] += 1
         self._counts["prompt_tokens"] += len(prompt)
         self._counts["cached_tokens"] += found.cached_len
@@ -101,8 +103,13 @@ class PrefixCache:
 
     def peek(self, prompt: Prompt, *, namespace: str = "", limit: int | None = None) -> Match:
         """What `match` would find now, outside the statistics. Changes nothing."""
-        limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
-        return self._find(prompt, namespace, limit)
+        final = self.finals.get(namespace, prompt) if limit is None else None
+        if final is None:
+            limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
+            return self._find(prompt, namespace, limit)
+        found = self._find(prompt, namespace, len(prompt))
+        space = self._spaces.get(namespace)
+        return final.added_to(found, space, self._keys(prompt)) if space is not None else found
 
     def _find(self, prompt: Prompt, namespace: str, limit: int) -> Match:
         if self.disabled_because is not None:
@@ -121,7 +128,7 @@ class PrefixCache:
         walk = space.tree.walk(keys)
         if space.can_cut:
             cached_len = space.deepest_cut(walk, limit)
-            node = next((n for n in walk.path if n.start < cached_len <= n.end), None)
+            node = next(iter(walk.until(cached_len)[-1:]), None)
         else:
             node = space.deepest_checkpoint(walk, limit)
             cached_len = node.end if node else 0
@@ -186,7 +193,7 @@ class PrefixCache:
         if match.version != self._evictor.version:
             match = self._find(match.prompt, match.namespace, match.cached_len)
         if match.node is not None:
-            pin.hold(match.node, match.cached_len)
+            pin.hold(match.node, match.tree_len)
         return pin
 
     def fresh(self) -> Live:
@@ -207,26 +214,16 @@ class PrefixCache:
         if reserve is None:
             reserve = len(match.prompt) - match.cached_len
         try:
-            space, position = self._spaces[match.namespace], match.cached_len
-            caches = restored(space, match.prompt, match.node, position, reserve)
+            caches = restored(self._spaces[match.namespace], match, reserve)
         except Exception as error:
             self._fault("restore", error)
             self._counts["cached_tokens"] -= match.cached_len
             self._forget(match)
             return self.fresh()
-        self._touch(match.node, position)
+        match.node.use(match.tree_len, self._clock())
+        position = match.cached_len
         stops = [stop.position for stop in self.placement.schedule(match.prompt)]
         return Live.at(caches, match.prompt, position, [p for p in stops if p <= position])
-
-    def _touch(self, node: Node, position: int) -> None:
-        """A hit refreshes what it consumed, and nothing else."""
-        now = self._clock()
-        for step in node.path():
-            step.last_used = now
-        node.hits += 1
-        if node.checkpoint is not None and node.end == position:
-            node.checkpoint.last_used = now
-            node.checkpoint.hits += 1
 
     # Storing
 
@@ -252,7 +249,7 @@ class PrefixCache:
             return self._refuse(position, Refusal.DISABLED, self.disabled_because)
         if not 0 < position <= len(prompt) or live.digest != prompt.digest(position):
             return self._refuse(position, Refusal.MISMATCH, "the tokens read are not the prompt's")
-        if self.exact and not self._is_on_schedule(prompt, live):
+        if self.exact and not self.placement.is_on_schedule(prompt, live.cuts):
             return self._refuse(position, Refusal.OFF_SCHEDULE, "read along other stops")
         try:
             space = self._space(namespace, live)
@@ -285,16 +282,35 @@ class PrefixCache:
         self._counts["inserted_rows"] += done.num_rows
         return done
 
+    def keep_end(self, prompt: Prompt, live: Live, *, namespace: str = "") -> None:
+        """`live` has read all of `prompt`, and what the model says is among the `finals`: keep the
+        state as well where rows do not make it, while memory is free and no other prompt ends."""
+        space, final = self._spaces.get(namespace), self.finals.get(namespace, prompt)
+        if space is None or space.can_cut or final is None or live.digest != final.digest:
+            return
+        self.finals.let_go()
+        match = self._find(prompt, namespace, len(prompt) - 1)
+        try:
+            end = take_end(space, match, live, self._evictor.fits, self._clock())
+            if end is not None:
+                self.finals.put_end(namespace, prompt, end)
+        except Exception as error:
+            self._fault("insert", error)
+            self.finals.clear()
+
+    def spare_tail(self, ahead: Prompt, *, namespace: str = "") -> None:
+        """`ahead` was read in advance, from shortly before the end of the last prompt. Where the
+        state at that end is held, and others lie close, the one before it may go."""
+        space, end = self._spaces.get(namespace), self.finals.end
+        if space is not None and end is not None and end.goes_on_from(ahead):
+            with self._guarded("thin"):
+                self._evictor.thin_at(space, self._keys(ahead), end.anchor)
+
     def _space(self, namespace: str, live: Live) -> Space:
         found = self._spaces.get(namespace)
         if found is not None:
             return found
         return Space.empty(namespace, self.layout or Layout.of(live.caches), self.exact)
-
-    def _is_on_schedule(self, prompt: Prompt, live: Live) -> bool:
-        stops = [s.position for s in self.placement.schedule(prompt)]
-        upto = [p for p in stops if p <= live.position]
-        return bool(upto) and upto[-1] == live.position and live.cuts == upto
 
     def _refuse(self, position: int, refusal: Refusal, detail: str) -> Inserted:
         self._counts[f"refused_{refusal}"] += 1
@@ -309,6 +325,7 @@ class PrefixCache:
 
     def _forget(self, match: Match) -> None:
         """Drop what could not be restored, so that it is not tried again."""
+        self.finals.clear()
         space, node = self._spaces.get(match.namespace), match.node
         if space is None or node is None:
             return
@@ -320,11 +337,11 @@ class PrefixCache:
 
     def clear(self, namespace: str | None = None) -> None:
         """Drop everything, or everything of one namespace. Running requests go on."""
+        self.finals.clear()
         for name in [namespace] if namespace is not None else list(self._spaces):
             space = self._spaces.pop(name, None)
             if space is not None:
                 self._evictor.drop_all(space)
-        self.finals.clear()
         if not self._spaces:
             self.ledger.clear()  # whatever state a fault left it in
 
@@ -373,8 +390,9 @@ class PrefixCache:
 
     def stats(self) -> Stats:
         """Counts since the start, and what is held now."""
-        return Stats.of(self._counts, self.ledger, list(self._spaces.values()))
+        num_ends = int(self.finals.end is not None)
+        return Stats.of(self._counts, self.ledger, list(self._spaces.values()), num_ends)
 
     def check(self) -> None:
         """Recompute every total, link, pin and hash. Raises Corrupt, naming what is wrong."""
-        audit(list(self._spaces.values()), self.ledger)
+        audit(list(self._spaces.values()), self.finals.end, self.ledger)

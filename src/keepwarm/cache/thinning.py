@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keepwarm.cache.placement import Placement, Stop, StopKind
+from keepwarm.cache.placement import LASTING, Placement, Stop, StopKind
 from keepwarm.cache.space import Space, span_bytes
 from keepwarm.cache.tree import Node
 
@@ -41,6 +41,16 @@ class Thinning:
                     (home, node) for node in self._on_resting(other) if id(node) not in going
                 )
         self._awake[id(tip)] = (space, tip)
+
+    def between(self, path: list[Node], position: int) -> list[Node]:
+        """The checkpoint at `position` on a path, if those around it lie within min_span."""
+        marked = _marked(path)
+        before = max((at for at in marked if at < position), default=0)
+        after = min((at for at in marked if at > position), default=None)
+        if after is None or position not in marked or after - before > self._placement.min_span:
+            return []
+        node = marked[position]
+        return [] if _standing(node) in LASTING else [node]
 
     def _on_growing(self, path: list[Node]) -> list[Node]:
         marked = _marked(path)

@@ -127,6 +127,15 @@ class Node:
             node = node.parent
         return nodes[::-1]
 
+    def use(self, position: int, now: float) -> None:
+        """A hit at `position`, on this edge, refreshes what it consumed, and nothing else."""
+        for step in self.path():
+            step.last_used = now
+        self.hits += 1
+        if self.checkpoint is not None and self.end == position:
+            self.checkpoint.last_used = now
+            self.checkpoint.hits += 1
+
     def let_go(self) -> None:
         """Off the tree it holds nothing, whoever still knows the node. Mutates."""
         self.spans, self.checkpoint = (), None
@@ -150,6 +159,10 @@ class Walk:
     def is_inside(self) -> bool:
         """Whether the walk ended inside an edge."""
         return bool(self.path) and self.path[-1].end > self.matched
+
+    def until(self, position: int) -> list[Node]:
+        """The path up to the edge that `position` lies on."""
+        return [node for node in self.path if node.start < position]
 
 
 class Tree:
@@ -231,6 +244,18 @@ def subtree(node: Node) -> Iterator[Node]:
         node = stack.pop()
         yield node
         stack.extend(node.children.values())
+
+
+def users(node: Node, block: Block) -> Iterator[Span]:
+    """The spans that refer to `block`, one of whose edges is `node` or lies next to it."""
+    while node.parent is not None and node.start > block.lo:
+        node = node.parent
+    stack = [node]
+    while stack:
+        at = stack.pop()
+        for spans in at.spans:
+            yield from (span for span in spans if span.block is block)
+        stack.extend(child for child in at.children.values() if child.start < block.hi)
 
 
 def common_len(a: bytes, b: bytes, width: int) -> int:

@@ -226,6 +226,8 @@ class Core:
             return
         max_padding = self._room.max_padding(self.live_bytes)
         rows, self._joining = self._told_first(self._joining), []
+        if len(self._by_row) == len(rows) == 1 and not len(self.queue):
+            self._by_row[rows[0]].keep_end()  # those of several would push each other out
         try:
             self.batch.add(rows, max_padding=max_padding)
         except Broken as fault:

@@ -119,6 +119,8 @@ class Idle:
             while len(self._records) > _MAX_RECORDS:
                 self._records.popitem(last=False)
         warming.close()
+        if warming.is_done:
+            self._cache.spare_tail(offer.prompt, namespace=offer.namespace)
 
     def came(self, prompt: Prompt, namespace: str, cached_len: int) -> None:
         """A request came: count what it found, and drop what it makes superfluous. Mutates."""

@@ -48,15 +48,13 @@ class Prefill:
         self._cache = cache
         self._namespace = namespace
         with self.timings.measuring("lookup_s"):
-            final = self._known_final()
-            # To say what comes next the model must read something, unless that is known.
-            limit = len(prompt) - (1 if final is None else 0)
-            self.match: Match = match or cache.match(prompt, namespace=namespace, limit=limit)
+            self.match: Match = match or cache.match(prompt, namespace=namespace)
         self._pin: Pin = cache.pin(self.match)
         with self.timings.measuring("restore_s"):
             rest = len(prompt) - self.match.cached_len
             self.live: Live = cache.restore(self.match, reserve=rest + _REPLY_ROOM)
-        self._logits = final if self.live.position == len(prompt) else None
+        is_whole = self.match.final is not None and self.live.position == len(prompt)
+        self._logits = self.match.final.logits if self.match.final and is_whole else None
         self.cached_len = self.live.position
         self.stored_len = self.live.position  # how far it is in the cache
         self._stops = self._plan()
@@ -121,6 +119,12 @@ class Prefill:
         if self.live.position > self.stored_len and not self._cache.exact:
             self.insert(self.prompt, StopKind.STEP)
 
+    def keep_end(self) -> None:
+        """Keep the state behind the last token, for the same prompt asked again. Only while the
+        live caches stand there. Mutates the cache."""
+        if self.cached_len < len(self.prompt):  # else it is from there
+            self._cache.keep_end(self.prompt, self.live, namespace=self._namespace)
+
     def insert(self, prompt: Prompt, kind: StopKind) -> Inserted:
         """Store where the live caches stand now, and hold that instead."""
         with self.timings.measuring("insert_s"):
@@ -164,21 +168,8 @@ class Prefill:
         with self.timings.measuring("prefill_s"):
             mx.eval(self._states(), self._logits)
         self._cache.cost.observe(start, upto, self.timings.prefill_s - before)
-        if self._logits is not None and self._has_finals:
+        if self._logits is not None and self._cache.layout is not None and not self._cache.exact:
             self._cache.finals.put(self._namespace, self.prompt, self._logits)
-
-    def _known_final(self) -> mx.array | None:
-        """What the model said behind this prompt, if it was asked lately."""
-        if not self._has_finals:
-            return None
-        return self._cache.finals.get(self._namespace, self.prompt)
-
-    @property
-    def _has_finals(self) -> bool:
-        """Only where the very end of a prompt can be restored for the rows that are held anyway: a
-        snapshot there would serve nothing else."""
-        layout = self._cache.layout
-        return layout is not None and layout.can_cut and not self._cache.exact
 
     def _states(self) -> list[Any]:
         return [cache.state for cache in self.live.caches]

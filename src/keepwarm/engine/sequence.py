@@ -115,6 +115,11 @@ class Sequence:
             self._foretold = token.value
             self._say(token)
 
+    def keep_end(self) -> None:
+        """No step was made behind the prompt yet: keep the state there. Mutates the cache."""
+        if self.prefill is not None:
+            self.prefill.keep_end()
+
     def take(self, token: Token, eos_ids: frozenset[int]) -> str | None:
         """A token was generated, and read by the model: pass it on, unless that was done. Returns
         why the reply ends with it, or None. Mutates."""

@@ -1,0 +1,212 @@
+"""The same prompt asked again is not read at all, and goes on as it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from keepwarm import Placement, PrefixCache
+from keepwarm.cache.explain import Reason
+from keepwarm.cache.placement import StopKind
+from keepwarm.cache.space import Space
+from keepwarm.cache.tree import Node
+from keepwarm.engine.prefill import Prefill, Warming
+from keepwarm.prompt.boundaries import Prompt
+from tests.architectures.drive import prompt_of, random_tokens
+from tests.architectures.zoo import ARCHITECTURES
+
+PARTS = [random_tokens(24, 0), random_tokens(40, 1), random_tokens(30, 2)]
+PROMPT = prompt_of(PARTS)
+OTHER = prompt_of([random_tokens(24, 0), random_tokens(40, 1), random_tokens(30, 3)])
+PLACEMENT = Placement(min_span=16, prefill_step=40)
+TAIL = PLACEMENT.tail(PROMPT)
+REPLY = 5
+KINDS = [
+    "llama",
+    "gpt_oss",
+    "mamba2",
+    "rwkv7",
+    "jamba",
+    "falcon_h1",
+    "nemotron_h",
+    "qwen3_next",
+    "qwen3_5",
+    "kimi_linear",
+    "lfm2",
+    "recurrent_gemma",
+    "granitemoehybrid",
+    "baichuan_m1",
+    "plamo2",
+    "bailing_hybrid",
+]
+
+
+def cache_of(model: Any, **options: Any) -> PrefixCache:
+    return PrefixCache(model, **{"placement": PLACEMENT, "budget_bytes": 1 << 26, **options})
+
+
+def next_logits(model: Any, prefill: Prefill) -> mx.array:
+    """After one token of a reply."""
+    return model(mx.array([[REPLY]]), cache=prefill.live.caches)
+
+
+def ask(
+    model: Any, cache: PrefixCache, prompt: Prompt = PROMPT, namespace: str = ""
+) -> tuple[Prefill, mx.array]:
+    """Read a prompt, and a reply behind it, and store that; what the model says to both."""
+    with Prefill(model, cache, prompt, namespace=namespace) as prefill:
+        list(prefill.steps())
+        prefill.keep_end()
+        said = next_logits(model, prefill)
+        prefill.live.advance([REPLY])
+        prefill.insert(prompt.extended([REPLY]), StopKind.REPLY)
+        mx.eval(said)
+    cache.check()
+    return prefill, said
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> Any:
+    return ARCHITECTURES["qwen3_5"].build(mx.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompt_asked_again_is_not_read_and_goes_on_bit_for_bit(kind: str) -> None:
+    model = ARCHITECTURES[kind].build(mx.float32)
+    cache = cache_of(model)
+    first, said = ask(model, cache)
+    assert first.cached_len == 0
+    for _ in range(2):  # what is kept is not used up
+        with Prefill(model, cache, PROMPT) as again:
+            assert (again.cached_len, again.is_done) == (len(PROMPT), True)
+            assert again.reason is Reason.EXACT
+            assert mx.array_equal(again.logits, first.logits)
+            assert mx.array_equal(next_logits(model, again), said)
+    cache.check()
+
+
+def test_last_token_is_read_where_what_it_says_is_not_known() -> None:
+    model = ARCHITECTURES["llama"].build(mx.float32)
+    cache = cache_of(model)
+    ask(model, cache)
+    ask(model, cache, namespace="other")
+    cache.finals.clear()
+    assert Prefill(model, cache, PROMPT).cached_len == len(PROMPT) - 1
+    ask(model, cache, namespace="other")
+    assert Prefill(model, cache, PROMPT).cached_len == len(PROMPT) - 1
+
+
+def test_state_at_the_end_is_kept_of_the_last_prompt_only(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    first, said = ask(hybrid, cache)
+    held_bytes = cache.ledger.held_bytes
+    ask(hybrid, cache, OTHER)
+    assert Prefill(hybrid, cache, OTHER).cached_len == len(OTHER)
+    assert Prefill(hybrid, cache, PROMPT).cached_len == TAIL
+    again, said_again = ask(hybrid, cache)
+    assert mx.allclose(again.logits, first.logits, atol=1e-4)
+    assert mx.allclose(said_again, said, atol=1e-4)
+    assert Prefill(hybrid, cache, PROMPT).cached_len == len(PROMPT)
+    cache.clear()
+    ask(hybrid, cache)
+    assert cache.ledger.held_bytes == held_bytes
+
+
+def test_state_at_the_end_belongs_to_its_namespace(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    ask(hybrid, cache, namespace="one")
+    assert Prefill(hybrid, cache, PROMPT, namespace="two").cached_len == 0
+
+
+def test_state_at_the_end_goes_before_anything_else(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    ask(hybrid, cache)
+    assert cache.finals.end is not None
+    num_checkpoints = cache.stats().num_checkpoints
+    cache.evict_to(cache.ledger.held_bytes - 1)
+    assert cache.finals.end is None
+    assert cache.stats().num_checkpoints == num_checkpoints - 1
+    assert Prefill(hybrid, cache, PROMPT).cached_len == TAIL
+    cache.check()
+
+
+def test_state_at_the_end_evicts_nothing(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    with Prefill(hybrid, cache, PROMPT) as prefill:
+        list(prefill.steps())
+        before = cache.stats()
+        cache.lend(cache.ledger.free_bytes)  # there is no room now
+        prefill.keep_end()
+        assert (cache.finals.end, cache.stats()) == (None, before)
+        cache.lend(0)
+        prefill.keep_end()
+        assert cache.finals.end is not None
+
+
+def tail_of(cache: PrefixCache) -> tuple[Space, Node]:
+    """The last checkpoint before the end of the prompt."""
+    space = cache._spaces[""]
+    found = space.deepest_checkpoint(space.tree.walk(PLACEMENT.keys(PROMPT)), TAIL)
+    assert found is not None
+    return space, found
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "baichuan_m1"])
+def test_state_at_the_end_needs_the_rows_before_it_and_no_snapshot(kind: str) -> None:
+    model = ARCHITECTURES[kind].build(mx.float32)
+    cache = cache_of(model)
+    _, said = ask(model, cache)
+    cache._evictor._drop_checkpoint(*tail_of(cache))
+    with Prefill(model, cache, PROMPT) as again:
+        list(again.steps())
+        assert mx.allclose(next_logits(model, again), said, atol=1e-4)
+    # Windows go with the checkpoint that took them.
+    assert (again.cached_len == len(PROMPT)) == (not cache._spaces[""].window_groups)
+    assert again.reason is not Reason.FAULT
+    cache._evictor.drop_below(*tail_of(cache))
+    assert Prefill(model, cache, PROMPT).cached_len < TAIL
+    cache.check()
+
+
+def test_what_was_read_ahead_spares_the_checkpoint_before_the_end(hybrid: Any) -> None:
+    cache = cache_of(hybrid, placement=Placement(min_span=100, prefill_step=100))
+    ask(hybrid, cache)
+    ahead = prompt_of([*PARTS, random_tokens(20, 8)], tail=[])
+    assert tail_of(cache)[1].end == TAIL
+    with Warming(hybrid, cache, ahead) as warming:
+        list(warming.steps())
+    assert tail_of(cache)[1].end == TAIL
+    cache.spare_tail(prompt_of([random_tokens(24, 7), *PARTS[1:], [3]]))
+    assert tail_of(cache)[1].end == TAIL
+    cache.spare_tail(ahead)
+    assert tail_of(cache)[1].end == TAIL  # the reply hangs on it
+    cache.discard(PROMPT.extended([REPLY]))
+    cache.spare_tail(ahead)
+    assert tail_of(cache)[1].end < TAIL
+    assert Prefill(hybrid, cache, PROMPT).cached_len == len(PROMPT)
+    assert Prefill(hybrid, cache, ahead.extended([1])).cached_len == len(ahead)
+    cache.check()
+
+
+def test_state_that_belongs_to_another_prompt_is_not_restored(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    first = ask(hybrid, cache)[0]
+    assert cache.finals.end is not None
+    cache.finals.end.checkpoint.digest = b"of another prompt"
+    with Prefill(hybrid, cache, PROMPT) as again:
+        assert (again.cached_len, again.reason) == (0, Reason.FAULT)
+        list(again.steps())
+        assert mx.array_equal(again.logits, first.logits)
+    cache.check()
+
+
+def test_exact_mode_reads_along_its_schedule_whatever_is_known() -> None:
+    model = ARCHITECTURES["llama"].build(mx.float32)
+    cache = cache_of(model, exact=True)
+    for _ in range(2):
+        with Prefill(model, cache, PROMPT) as prefill:
+            list(prefill.steps())
+            prefill.keep_end()
+    assert 0 < prefill.cached_len < len(PROMPT)
