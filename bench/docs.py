@@ -1,8 +1,9 @@
 """Makes docs/benchmarks.md of the reports in bench/results, a template, and remarks.
 
-    python -m bench.docs [FILE ...]
+    python -m bench.docs [FILE ...] [--tag TAG]
 
-FILEs are reports to be kept in bench/results first, as `--json` wrote them. In the template a line
+FILEs are reports to be kept in bench/results first, as `--json` wrote them, in place of the last of
+the same scenario, model and device; with a tag beside it. In the template a line
 `{{chat}}` stands for all that was measured with that scenario; what is to be said about it is in
 bench/remarks/chat.md.
 """
@@ -58,8 +59,10 @@ _FIRST = (
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes docs/benchmarks.md.")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a report to add")
-    for file in parser.parse_args().files:
-        print(results.keep(Report.read(file)).relative_to(HERE.parent))
+    parser.add_argument("--tag", default="", help="say, for another size of the same")
+    args = parser.parse_args()
+    for file in args.files:
+        print(results.keep(Report.read(file), tag=args.tag).relative_to(HERE.parent))
     reports = results.kept()
     PAGE.write_text(page(reports), encoding="utf-8")
     draw_all(reports)

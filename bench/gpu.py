@@ -1,6 +1,7 @@
 """Scenarios of `keepwarm bench` on a GPU, in the shapes of large models, within a few minutes.
 
     python -m bench.gpu --out DIR [--minutes 8] [--models qwen3-0.6b,qwen3_5-9b]
+    python -m bench.gpu --out DIR --models qwen3-0.6b --long
 
 The servers of a model start once and play all its scenarios. Each has its share of the time: what
 does not fit is skipped, and said so. Every report is written to DIR as soon as it is there; the
@@ -13,7 +14,7 @@ import argparse
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +48,8 @@ class Part:
 
 
 # mlx-lm reads some 330 tokens a second in the shape of Qwen3.5-9B: off Metal its DeltaNet is a loop
-# over the tokens. A decode step takes 7 to 12 ms, with anyone. Its search for the nearest of 100,000
-# tokens takes longer than reading them. A new length costs either of them a second at first sight,
-# so one round says little of a cold prompt.
+# over the tokens. A decode step takes 7 to 12 ms, with anyone. A new length costs either of them a
+# second at first sight, so one round says little of a cold prompt.
 _DELTA = (
     Part("prefix", 45, {"lengths": [2000]}),
     Part("chat", 40, sizes={"NUM_TURNS": 8}),
@@ -71,6 +71,8 @@ _LARGE = (
     Part("memory", 28, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
     Part("burst", 14, {"requests": [6]}),
 )
+# Its search for the nearest of so many tokens takes mlx-lm longer than reading them.
+_LONG = (Part("prefix", 300, {"lengths": [100_000]}, {"NUM_HOT": 1}),)
 # Of any other shape: to try this script on a CPU.
 _TRIAL = (
     Part("chat", 20, sizes={"NUM_TURNS": 3}),
@@ -103,10 +105,11 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _raise(TimeIsUp))
     signal.signal(signal.SIGTERM, _raise(Stopped))
     run = Run(args.out, 60 * args.minutes)
+    models = args.models.split(",")
+    parts = [_LONG if args.long else PARTS.get(model, _TRIAL) for model in models]
     try:
-        models = args.models.split(",")
         for i, model in enumerate(models):
-            run.play(model, sum(map(_least_s, models[i + 1 :])))
+            run.play(model, parts[i], sum(map(_least_s, parts[i + 1 :])))
     except (Stopped, KeyboardInterrupt):
         run.left_out.append("the rest: the run was stopped")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -121,12 +124,15 @@ def _parser() -> argparse.ArgumentParser:
         "--models", default="qwen3-0.6b,qwen3_5-9b,nemotron_h-30b-a3b", metavar="M,M",
         help="shapes (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--long", action="store_true", help="one prompt of 100,000 tokens, and nothing else"
+    )
     return parser
 
 
-def _least_s(model: str) -> float:
+def _least_s(parts: Sequence[Part]) -> float:
     """What a model that comes later needs for what matters most."""
-    return LOAD_S + sum(part.cost_s for part in PARTS.get(model, _TRIAL)[:1])
+    return LOAD_S + parts[0].cost_s
 
 
 def _raise(fault: type[Exception]) -> Callable[..., None]:
@@ -147,10 +153,9 @@ class Run:
         self._reports: dict[str, tuple[Report, Part]] = {}
         self.left_out: list[str] = []
 
-    def play(self, model: str, reserved_s: float = 0) -> None:
-        """All parts of a model for which there is time, less what is reserved for others. Raises
-        Stopped."""
-        pairs = [(part, self._duel(model, part)) for part in PARTS.get(model, _TRIAL)]
+    def play(self, model: str, parts: Sequence[Part], reserved_s: float = 0) -> None:
+        """All parts for which there is time, less what is reserved for others. Raises Stopped."""
+        pairs = [(part, self._duel(model, part)) for part in parts]
         both = [OURS.name, THEIRS.name]
         turns = [[name] for name in both] if model in ONE_AT_A_TIME else [both]
         with duel.Servers(model) as servers:

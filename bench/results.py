@@ -1,4 +1,5 @@
-"""The reports that docs/benchmarks.md is made of: one file for each scenario, model and device."""
+"""The reports that docs/benchmarks.md is made of: one file for each scenario, model and device, and
+others of the same with a tag."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ _BY_REQUEST = {"chat"}
 _NUM_DIGITS = 4
 
 
-def keep(report: Report, folder: Path = FOLDER) -> Path:
+def keep(report: Report, folder: Path = FOLDER, *, tag: str = "") -> Path:
     """Writes a report, less what is not needed. Raises BadInput."""
     dropped = set() if report.scenario in _BY_REQUEST else _DROPPED
     rows = [{key: row[key] for key in row if key not in dropped} for row in report.rows]
     report.rows = [_rounded(row) for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / plot.name_of(report)).with_suffix(".json")
+    stem = plot.name_of(report).removesuffix(".png")
+    file = folder / (f"{stem}_{tag}.json" if tag else f"{stem}.json")
     report.write(file)
     # A line for each row: a file that can be read, and compared.
     data = json.loads(file.read_text(encoding="utf-8"))

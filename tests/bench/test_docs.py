@@ -93,3 +93,12 @@ def test_turns_are_kept_of_chats_only(tmp_path: Path) -> None:
     agent, turns = results.kept(tmp_path)
     assert "by_request" not in agent.rows[0]
     assert "by_request" in turns.rows[0]
+
+
+def test_report_with_a_tag_lies_beside_the_other_and_comes_after_it(tmp_path: Path) -> None:
+    plain, tagged = report_of("qwen3-mini"), report_of("qwen3-mini")
+    tagged.command = "keepwarm bench chat --turns 400"
+    results.keep(tagged, tmp_path, tag="400")
+    results.keep(plain, tmp_path)
+    found = section(docs.page(results.kept(tmp_path)), "chat")
+    assert found.index(plain.command) < found.index("<details>") < found.index(tagged.command)

@@ -15,7 +15,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(
     total_s: float, reserved_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = gpu.Run(tmp_path, total_s)
-    run.play("qwen3-small", reserved_s)
+    run.play("qwen3-small", gpu._TRIAL, reserved_s)
     run.show()
     shown = capsys.readouterr().out
     for part in gpu._TRIAL:
@@ -24,9 +24,9 @@ def test_what_there_is_no_time_for_is_left_out_and_said(
     assert (tmp_path / "tables.txt").read_text() == shown
 
 
-@pytest.mark.parametrize("model", [*gpu.PARTS, "any other"])
-def test_every_size_is_one_that_the_scenario_has(model: str) -> None:
-    for part in gpu.PARTS.get(model, gpu._TRIAL):
+@pytest.mark.parametrize("parts", [*gpu.PARTS.values(), gpu._TRIAL, gpu._LONG])
+def test_every_size_is_one_that_the_scenario_has(parts: tuple[gpu.Part, ...]) -> None:
+    for part in parts:
         assert set(part.options) == {option.name for option in gpu.SCENARIOS[part.scenario].options}
         for name in part.sizes:
             assert hasattr(part.module, name)
@@ -49,5 +49,5 @@ def test_those_that_do_not_fit_together_share_the_time(
         return True
 
     monkeypatch.setattr(run, "_play", played)
-    run.play(next(iter(gpu.ONE_AT_A_TIME)), reserved_s=20)
+    run.play(next(iter(gpu.ONE_AT_A_TIME)), gpu._TRIAL, reserved_s=20)
     assert left_s == [40] * 5 + [80] * 5
