@@ -9,7 +9,10 @@ import pytest
 
 from keepwarm.config import Config
 from keepwarm.engine.request import Sampling
+from keepwarm.errors import RenderError
 from keepwarm.prompt.parse import parse_reply
+from keepwarm.prompt.render import render_chat
+from keepwarm.server.errors import ApiError
 from keepwarm.server.intake import ChatPlan, plan_chat, plan_completions
 from keepwarm.server.metrics import Metrics
 from keepwarm.server.schema import ChatRequest, CompletionRequest
@@ -91,3 +94,21 @@ def test_completions_ask_for_every_choice_of_every_prompt(service: Service) -> N
     prompts = [request.prompt.tokens.tolist() for request in plan.requests]
     assert prompts[0] == prompts[1] != prompts[2] == prompts[3]
     assert {request.top_logprobs for request in plan.requests} == {3}
+
+
+def test_field_that_is_refused_is_looked_for_in_the_callers_namespace(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespaces = []
+
+    def render(*args: Any, **options: Any) -> Any:
+        namespaces.append(options["namespace"])
+        if options["template_kwargs"].get("of_another_model"):
+            raise RenderError("no such field")
+        return render_chat(*args, **options)
+
+    monkeypatch.setattr("keepwarm.server.intake.render_chat", render)
+    with pytest.raises(ApiError) as refused:
+        planned(service, chat_template_kwargs={"of_another_model": 1})
+    assert refused.value.param == "chat_template_kwargs"
+    assert namespaces == ["mine", "mine"]
