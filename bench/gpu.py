@@ -1,6 +1,7 @@
 """Scenarios of `keepwarm bench` on a GPU, in the shapes of large models, within a few minutes.
 
     python -m bench.gpu --out DIR [--minutes 8] [--models qwen3-0.6b,qwen3_5-9b]
+    python -m bench.gpu --out DIR --models qwen3_5-9b --scenarios memory,agent
     python -m bench.gpu --out DIR --models qwen3-0.6b --long
 
 The servers of a model start once and play all its scenarios. Each has its share of the time: what
@@ -54,7 +55,7 @@ _DELTA = (
     Part("prefix", 45, {"lengths": [2000]}),
     Part("chat", 40, sizes={"NUM_TURNS": 8}),
     Part("burst", 45, {"requests": [6]}),
-    Part("memory", 60, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
+    Part("memory", 60, sizes={"NUM_TURNS": 6, "NUM_CHATS": 3, "NUM_TURNS_EACH": 3}),
     Part("agent", 125, sizes={"NUM_USERS": 2}),
 )
 _LIGHT = (
@@ -68,7 +69,7 @@ _LARGE = (
     Part("agent", 34, sizes={"NUM_USERS": 2}),
     Part("chat", 24, sizes={"NUM_TURNS": 8}),
     Part("prefix", 20, {"lengths": [2000]}),
-    Part("memory", 28, sizes={"NUM_TURNS": 6, "NUM_TURNS_EACH": 1}),
+    Part("memory", 42, sizes={"NUM_TURNS": 6, "NUM_CHATS": 3, "NUM_TURNS_EACH": 3}),
     Part("burst", 14, {"requests": [6]}),
 )
 # Where two prompts of so many tokens part early, mlx-lm's search alone takes 10 s and more.
@@ -106,7 +107,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _raise(Stopped))
     run = Run(args.out, 60 * args.minutes)
     models = args.models.split(",")
+    parts: list[Sequence[Part]]
     parts = [_LONG if args.long else PARTS.get(model, _TRIAL) for model in models]
+    if args.scenarios is not None:
+        parts = [[p for p in mine if p.scenario in args.scenarios.split(",")] for mine in parts]
     try:
         for i, model in enumerate(models):
             run.play(model, parts[i], sum(map(_least_s, parts[i + 1 :])))
@@ -124,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         "--models", default="qwen3-0.6b,qwen3_5-9b,nemotron_h-30b-a3b", metavar="M,M",
         help="shapes (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument("--scenarios", metavar="S,S", help="only these")
     parser.add_argument(
         "--long", action="store_true", help="one prompt of 100,000 tokens, and nothing else"
     )
@@ -132,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _least_s(parts: Sequence[Part]) -> float:
     """What a model that comes later needs for what matters most."""
-    return LOAD_S + parts[0].cost_s
+    return LOAD_S + sum(part.cost_s for part in parts[:1])
 
 
 def _raise(fault: type[Exception]) -> Callable[..., None]:

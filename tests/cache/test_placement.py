@@ -91,9 +91,11 @@ def test_message_that_is_far_enough_from_the_stop_before_makes_one(
             assert boundary.position - before < placement.min_span
 
 
-def test_generation_prompt_makes_no_stop() -> None:
-    prompt = Prompt([1] * 20, [Boundary(10, BoundaryKind.GENERATION)])
+@pytest.mark.parametrize("kind", [BoundaryKind.GENERATION, BoundaryKind.PARAGRAPH])
+def test_what_depends_on_what_follows_makes_no_stop_of_the_schedule(kind: BoundaryKind) -> None:
+    prompt = Prompt([1] * 20, [Boundary(10, kind)])
     assert Placement(2, 100).schedule(prompt) == []
+    assert Placement(2, 100).tail(prompt) == 19
 
 
 @given(placement=PLACEMENTS, prompt=prompts(), start=st.integers(0, 49))
@@ -123,7 +125,7 @@ def test_prefill_from_any_stop_goes_on_as_a_cold_one(
     start=st.integers(0, 49),
     parted_at=st.none() | st.integers(1, 49),
 )
-def test_default_mode_also_stops_before_the_generation_prompt_and_where_prompts_part(
+def test_default_mode_also_stops_before_the_generation_prompt_and_where_others_may_go_on(
     placement: Placement, prompt: Prompt, start: int, parted_at: int | None
 ) -> None:
     start = min(start, len(prompt) - 1)
@@ -131,8 +133,9 @@ def test_default_mode_also_stops_before_the_generation_prompt_and_where_prompts_
     found = {stop.position: stop.kind for stop in placement.stops(prompt, start, parted_at)}
     expected = {stop.position for stop in placement.exact_stops(prompt, start)}
     expected |= {tail} if start < tail < len(prompt) else set()
-    if parted_at is not None and parted_at - start >= placement.min_span:
-        expected |= {parted_at} if parted_at < len(prompt) else set()
+    more = {parted_at} if parted_at is not None else set()
+    more |= {b.position for b in prompt.boundaries if b.kind is BoundaryKind.PARAGRAPH}
+    expected |= {p for p in more if placement.min_span <= p - start and p < len(prompt)}
     assert set(found) == expected
 
 

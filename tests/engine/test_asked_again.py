@@ -13,7 +13,7 @@ from keepwarm.cache.placement import StopKind
 from keepwarm.cache.space import Space
 from keepwarm.cache.tree import Node
 from keepwarm.engine.prefill import Prefill, Warming
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.architectures.drive import prompt_of, random_tokens
 from tests.architectures.zoo import ARCHITECTURES
 
@@ -210,3 +210,19 @@ def test_exact_mode_reads_along_its_schedule_whatever_is_known() -> None:
             list(prefill.steps())
             prefill.keep_end()
     assert 0 < prefill.cached_len < len(PROMPT)
+
+
+def test_second_question_about_a_document_reads_the_question_only(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    document = random_tokens(70, 4)
+
+    def asked(seed: int) -> Prompt:
+        tokens = [*document, *random_tokens(9, seed), 1, 2, 3]
+        marks = [(70, BoundaryKind.PARAGRAPH), (79, BoundaryKind.MESSAGE)]
+        return Prompt(tokens, [Boundary(*mark) for mark in marks])
+
+    ask(hybrid, cache, asked(5))
+    second, _ = ask(hybrid, cache, asked(6))
+    assert second.cached_len == 70
+    cold, _ = ask(hybrid, cache_of(hybrid), asked(6))
+    assert mx.allclose(second.logits, cold.logits, atol=1e-4)

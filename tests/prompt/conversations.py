@@ -8,7 +8,7 @@ from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 
 Message = dict[str, Any]
 
-_SIGNS = {BoundaryKind.SYSTEM: "⟦S⟧", BoundaryKind.MESSAGE: "⟦M⟧", BoundaryKind.GENERATION: "⟦G⟧"}
+_SIGNS = {kind: f"⟦{kind[0].upper()}⟧" for kind in BoundaryKind}
 
 
 def system(content: str = "Be brief.") -> Message:

@@ -35,6 +35,7 @@ class StopKind(StrEnum):
     SYSTEM = "system"  # end of tools + system
     MARK = "mark"  # the client asked for it
     MESSAGE = "message"  # end of a message
+    PARAGRAPH = "paragraph"  # end of a long text before the last words of a message
     STEP = "step"  # no boundary came for prefill_step tokens
     TAIL = "tail"  # last boundary before the generation prompt
     BRANCH = "branch"  # another prompt was seen to part here
@@ -80,8 +81,7 @@ class Placement:
 
     def schedule(self, prompt: Prompt) -> list[Stop]:
         """The stops of `prompt` in rising order, its end not included."""
-        ends = [end for end in prompt.boundaries if end.kind is not BoundaryKind.GENERATION]
-        return self._schedule(prompt, ends)
+        return self._schedule(prompt, prompt.ends)
 
     def _schedule(self, prompt: Prompt, ends: Sequence[Boundary]) -> list[Stop]:
         """With stops at `ends`, as far as they lie apart."""
@@ -134,13 +134,21 @@ class Placement:
         """The stops of a prefill that begins at `start`, up to the end, in the default mode.
 
         Besides the schedule it stops before the generation prompt, so that the next turn can
-        start there, and at `parted_at`, where a stored prompt went another way: a third one
-        may come.
+        start there; behind a long text that the last words of a message may be about, for there
+        may be others; and at `parted_at`, where a stored prompt went another way: a third one may
+        come.
         """
         found = self._with_tail(prompt, start, self.schedule(prompt))
         end = len(prompt)
-        if parted_at is not None and self._is_worth_a_stop(parted_at, start, end):
-            found.setdefault(parted_at, Stop(parted_at, StopKind.BRANCH))
+        more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
+        more += [
+            (mark.position, StopKind.PARAGRAPH)
+            for mark in prompt.boundaries
+            if mark.kind is BoundaryKind.PARAGRAPH
+        ]
+        for position, kind in more:
+            if self._is_worth_a_stop(position, start, end):
+                found.setdefault(position, Stop(position, kind))
         return [*sorted(found.values()), Stop(end, StopKind.END)]
 
     def row_stops(self, prompt: Prompt, start: int) -> list[Stop]:

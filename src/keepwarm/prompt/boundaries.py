@@ -25,6 +25,12 @@ class BoundaryKind(StrEnum):
     MESSAGE = "message"  # a message with all its closing markup
     GENERATION = "generation"  # the generation prompt, without its thinking tail
     MARK = "mark"  # the client asked for a checkpoint here
+    # All but the last paragraph of the last message: a document, say, before a question.
+    PARAGRAPH = "paragraph"
+
+
+# What a prompt has by what stands behind it, too.
+_OWN = (BoundaryKind.GENERATION, BoundaryKind.PARAGRAPH)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,8 +115,12 @@ class Prompt:
     @property
     def last_message_end(self) -> int | None:
         """Where the last message ends and the generation prompt begins, if that is known."""
-        ends = [b.position for b in self.boundaries if b.kind is not BoundaryKind.GENERATION]
-        return ends[-1] if ends else None
+        return self.ends[-1].position if self.ends else None
+
+    @property
+    def ends(self) -> list[Boundary]:
+        """Those that a longer prompt with the same beginning has as well."""
+        return [b for b in self.boundaries if b.kind not in _OWN]
 
 
 def _as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:

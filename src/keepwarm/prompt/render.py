@@ -42,6 +42,10 @@ log = logging.getLogger("keepwarm.prompt")
 # A template that writes the time may render anew while we look; after this many it always does.
 _MAX_TRIES = 3
 
+# A question about a text, and a text worth keeping for the next one: about 500 tokens each.
+_MAX_LAST_CHARS = 2000
+_MIN_TEXT_CHARS = 1500
+
 
 def render_chat(
     tokenizer: Tokenizer,
@@ -64,12 +68,25 @@ def render_chat(
 
 
 def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
-    """A plain completion: `text` as the tokenizer encodes it, without boundaries. A beginning token
-    already written out is not added again. Raises BadInput where no token is left."""
+    """A plain completion: `text` as the tokenizer encodes it, without boundaries but for its last
+    paragraph. A beginning token already written out is not added again. Raises BadInput where no
+    token is left."""
     check_unicode(text)
     bos: str | None = getattr(tokenizer, "bos_token", None)
     has_bos = bos is not None and text.startswith(bos)
-    return Prompt(tokenizer.encode(text, add_special_tokens=not has_bos))
+    ids = tokenizer.encode(text, add_special_tokens=not has_bos)
+    char = last_paragraph(text)
+    last = tokenizer.encode(text[char:], add_special_tokens=False) if char else []
+    is_cut_there = 0 < len(last) < len(ids) and list(ids[-len(last) :]) == list(last)
+    marks = [Boundary(len(ids) - len(last), BoundaryKind.PARAGRAPH)] if is_cut_there else []
+    return Prompt(ids, marks)
+
+
+def last_paragraph(text: str) -> int:
+    """Where the last paragraph begins, if it is short and much stands before it; else 0."""
+    end = len(text.rstrip())
+    blank = text.rfind("\n\n", max(0, end - _MAX_LAST_CHARS), end)
+    return blank + 2 if blank >= _MIN_TEXT_CHARS else 0
 
 
 class _Rendering:
@@ -126,6 +143,10 @@ class _Rendering:
             if position:
                 kinds.setdefault(position, kind)
                 last_char = max(last_char, char)
+        if self._prompted and (char := self._paragraph(text, found)):
+            position = encoded.position(char)
+            if position:
+                kinds.setdefault(position, BoundaryKind.PARAGRAPH)
         if self._prompted:
             head_end = self._prompt_head_end(text, last_char)
             edges = (encoded.position(char) for char in range(head_end, last_char, -1))
@@ -145,6 +166,16 @@ class _Rendering:
                 continue  # the system part ends with it
             for char in self._message_ends(text, i, place):
                 yield char, BoundaryKind.MESSAGE
+
+    def _paragraph(self, text: str, found: Mapping[int, Found]) -> int:
+        """Where the last paragraph of what the user said last begins, behind a long text; or 0."""
+        last = len(self._messages) - 1
+        place = found.get(last)
+        if place is None or self._messages[last]["role"] != "user":
+            return 0
+        start = max((found[i].char for i in found if i != last), default=0)
+        char = last_paragraph(text[start : place.char])
+        return start + char if char else 0
 
     def _message_ends(self, text: str, i: int, place: Found) -> list[int]:
         spaces = spaces_as_written(space_behind(self._messages[i], place.spot))
