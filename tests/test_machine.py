@@ -9,7 +9,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from keepwarm import machine
-from keepwarm.machine import free_bytes, rooms
+from keepwarm.machine import bound_spare_buffers, free_bytes, rooms
 from keepwarm.model.loader import prepared
 from tests.architectures.zoo import ARCHITECTURES
 
@@ -94,3 +94,16 @@ def test_weights_are_not_widened_in_a_container_that_is_too_small(
     monkeypatch.setattr(machine, "rooms", lambda: [1000])
     model = prepared(ARCHITECTURES["llama"].build(mx.bfloat16))
     assert {array.dtype for _, array in tree_flatten(model.parameters())} == {mx.bfloat16}
+
+
+def test_spare_buffers_are_bounded_and_never_beyond_what_was_asked_for() -> None:
+    before = mx.set_cache_limit(1 << 40)
+    try:
+        assert bound_spare_buffers(80 << 30) == 10 << 30
+        assert bound_spare_buffers(1 << 20) == 1 << 30
+        assert bound_spare_buffers(80 << 30) == 1 << 30
+        mx.set_cache_limit(5)
+        assert bound_spare_buffers(80 << 30) == 5
+        assert mx.set_cache_limit(before) == 5
+    finally:
+        mx.set_cache_limit(before)

@@ -10,6 +10,10 @@ import mlx.core as mx
 
 # The rest is for activations, the tokenizer and whatever else runs here.
 _SHARE = 0.9
+# Freed buffers that are kept for reuse. Less than a chunk of a prompt takes would be given back and
+# asked for again with every chunk.
+_SPARE_SHARE = 0.125
+_MIN_SPARE_BYTES = 1 << 30
 
 
 def free_bytes() -> int:
@@ -27,6 +31,16 @@ def free_bytes() -> int:
     if mx.default_device() == mx.cpu:
         free = min([free, *(int(_SHARE * room) for room in rooms())])
     return max(1, free)
+
+
+def bound_spare_buffers(memory_bytes: int) -> int:
+    """Let MLX keep no more freed buffers than a share of `memory_bytes`, and than it was told to
+    before; returns how many bytes. By itself it keeps as many as the device holds: sequences of
+    many lengths leave buffers of many sizes, and there is none left for others."""
+    limit = max(_MIN_SPARE_BYTES, int(_SPARE_SHARE * memory_bytes))
+    limit = min(limit, mx.set_cache_limit(limit))
+    mx.set_cache_limit(limit)
+    return limit
 
 
 def rooms(root: Path = Path("/")) -> list[int]:

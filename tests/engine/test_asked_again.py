@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import KVCache
 
 from keepwarm import Placement, PrefixCache
 from keepwarm.cache.explain import Reason
@@ -123,10 +126,10 @@ def test_state_at_the_end_belongs_to_its_namespace(hybrid: Any) -> None:
 def test_state_at_the_end_goes_before_anything_else(hybrid: Any) -> None:
     cache = cache_of(hybrid)
     ask(hybrid, cache)
-    assert cache.finals.end is not None
+    assert cache.last_end.end is not None
     num_checkpoints = cache.stats().num_checkpoints
     cache.evict_to(cache.ledger.held_bytes - 1)
-    assert cache.finals.end is None
+    assert cache.last_end.end is None
     assert cache.stats().num_checkpoints == num_checkpoints - 1
     assert Prefill(hybrid, cache, PROMPT).cached_len == TAIL
     cache.check()
@@ -139,10 +142,10 @@ def test_state_at_the_end_evicts_nothing(hybrid: Any) -> None:
         before = cache.stats()
         cache.lend(cache.ledger.free_bytes)  # there is no room now
         prefill.keep_end()
-        assert (cache.finals.end, cache.stats()) == (None, before)
+        assert (cache.last_end.end, cache.stats()) == (None, before)
         cache.lend(0)
         prefill.keep_end()
-        assert cache.finals.end is not None
+        assert cache.last_end.end is not None
 
 
 def tail_of(cache: PrefixCache) -> tuple[Space, Node]:
@@ -170,16 +173,17 @@ def test_state_at_the_end_needs_the_rows_before_it_and_no_snapshot(kind: str) ->
     cache.check()
 
 
+DEAR = Placement(min_span=50, prefill_step=50)  # a snapshot weighs as much as 57 rows
+
+
 def test_what_was_read_ahead_spares_the_checkpoint_before_the_end(hybrid: Any) -> None:
-    cache = cache_of(hybrid, placement=Placement(min_span=100, prefill_step=100))
+    cache = cache_of(hybrid, placement=DEAR)
     ask(hybrid, cache)
     ahead = prompt_of([*PARTS, random_tokens(20, 8)], tail=[])
-    assert tail_of(cache)[1].end == TAIL
     with Warming(hybrid, cache, ahead) as warming:
         list(warming.steps())
-    assert tail_of(cache)[1].end == TAIL
     cache.spare_tail(prompt_of([random_tokens(24, 7), *PARTS[1:], [3]]))
-    assert tail_of(cache)[1].end == TAIL
+    cache.spare_tail(ahead, namespace="other")
     cache.spare_tail(ahead)
     assert tail_of(cache)[1].end == TAIL  # the reply hangs on it
     cache.discard(PROMPT.extended([REPLY]))
@@ -190,16 +194,84 @@ def test_what_was_read_ahead_spares_the_checkpoint_before_the_end(hybrid: Any) -
     cache.check()
 
 
-def test_state_that_belongs_to_another_prompt_is_not_restored(hybrid: Any) -> None:
+@pytest.mark.parametrize(
+    ("placement", "namespace"),
+    [
+        (DEAR, "other"),  # what others asked is nothing to go by
+        (Placement(min_span=90, prefill_step=90), ""),  # snapshots are cheap
+        (Placement(min_span=50, prefill_step=50, thinning=0), ""),
+    ],
+)
+def test_nothing_is_spared_otherwise(hybrid: Any, placement: Placement, namespace: str) -> None:
+    cache = cache_of(hybrid, placement=placement)
+    ask(hybrid, cache)
+    ahead = prompt_of([*PARTS, random_tokens(20, 8)], tail=[])
+    with Warming(hybrid, cache, ahead) as warming:
+        list(warming.steps())
+    cache.discard(PROMPT.extended([REPLY]))
+    assert cache.last_end.end is not None
+    cache.last_end.end = replace(cache.last_end.end, namespace=namespace)
+    cache.spare_tail(ahead)
+    assert tail_of(cache)[1].end == TAIL
+
+
+@pytest.mark.parametrize("part", ["digest", "snapshots"])
+def test_state_that_is_not_what_it_says_costs_nothing_but_itself(hybrid: Any, part: str) -> None:
     cache = cache_of(hybrid)
     first = ask(hybrid, cache)[0]
-    assert cache.finals.end is not None
-    cache.finals.end.checkpoint.digest = b"of another prompt"
+    assert cache.last_end.end is not None
+    setattr(cache.last_end.end.checkpoint, part, b"of another prompt" if part == "digest" else {})
     with Prefill(hybrid, cache, PROMPT) as again:
-        assert (again.cached_len, again.reason) == (0, Reason.FAULT)
+        assert again.cached_len == TAIL
         list(again.steps())
-        assert mx.array_equal(again.logits, first.logits)
-    cache.check()
+        assert mx.allclose(again.logits, first.logits, atol=1e-4)
+    assert cache.stats().cached_tokens == TAIL
+
+
+def test_who_asks_without_knowing_what_comes_next_has_a_token_to_read(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    ask(hybrid, cache)
+    assert cache.match(PROMPT).cached_len == TAIL
+    assert cache.match_to_end(PROMPT).cached_len == len(PROMPT)
+
+
+def test_fault_in_what_lies_beside_the_tree_is_a_miss(
+    hybrid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = cache_of(hybrid)
+    ask(hybrid, cache)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such rows")
+
+    monkeypatch.setattr("keepwarm.cache.ends.End.added_to", broken)
+    assert cache.match_to_end(PROMPT).reason is Reason.FAULT
+
+
+def test_state_that_goes_is_gone_though_a_reply_that_began_there_runs(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    ask(hybrid, cache)
+    with Prefill(hybrid, cache, PROMPT) as again:
+        assert again.cached_len == len(PROMPT)
+        assert again.match.end is None
+        mx.eval([layer.state for layer in again.live.caches])
+        before, nbytes = mx.get_active_memory(), cache.last_end.held_bytes
+        for layer in again.live.caches:  # as its next step does with those that it shares
+            if not isinstance(layer, KVCache):
+                layer.cache = [entry + 0 for entry in layer.cache]
+                mx.eval(layer.cache)
+        assert mx.get_active_memory() >= before
+        after = mx.get_active_memory()
+        cache.last_end.let_go()
+        gc.collect()
+        assert after - mx.get_active_memory() >= nbytes
+
+
+def test_more_than_a_generation_prompt_is_not_kept_twice(hybrid: Any) -> None:
+    cache = cache_of(hybrid, placement=Placement(min_span=16, prefill_step=400))
+    prompt = prompt_of(PARTS, tail=random_tokens(300, 9))  # as with half a reply behind it
+    ask(hybrid, cache, prompt)
+    assert cache.last_end.end is None
 
 
 def test_exact_mode_reads_along_its_schedule_whatever_is_known() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from keepwarm.model import short_queries, speedups
 from keepwarm.model.short_queries import MAX_QUERIES, MAX_SCORES, can_attend
-from keepwarm.model.speedups import Replacement, Where
+from keepwarm.model.speedups import Where
 
 attend = short_queries.scaled_dot_product_attention
 plain = short_queries._mlx_attention
@@ -100,8 +100,10 @@ def test_the_room_behind_the_keys_changes_no_bit(num_queries: int, dtype: Any) -
 
 
 def test_what_is_for_cuda_only_is_not_installed_elsewhere() -> None:
-    [entry] = [entry for entry in speedups.REPLACEMENTS if entry.where is Where.CUDA]
-    assert entry.ours == "short_queries:scaled_dot_product_attention"
-    assert entry.is_wanted() == (mx.default_device() == mx.gpu and not mx.metal.is_available())
-    assert isinstance(entry, Replacement)
-    assert entry.function() is attend
+    entries = [entry for entry in speedups.REPLACEMENTS if entry.where is Where.CUDA]
+    assert [entry.ours for entry in entries] == [
+        "short_queries:scaled_dot_product_attention", "short_conv:conv1d"
+    ]  # fmt: skip
+    for entry in entries:
+        assert entry.is_wanted() == (mx.default_device() == mx.gpu and not mx.metal.is_available())
+    assert entries[0].function() is attend

@@ -18,7 +18,10 @@ from keepwarm.prompt.boundaries import PrefixHasher
 def audit(spaces: Sequence[Space], end: End | None, ledger: Ledger) -> None:
     """Raises Corrupt, naming the first thing that does not hold. Changes nothing."""
     uses: dict[Block, int] = {}
-    snapshot_bytes = end.checkpoint.nbytes if end is not None else 0
+    snapshot_bytes = rows_bytes = 0
+    if end is not None:
+        _check_end(end)
+        snapshot_bytes, rows_bytes = end.checkpoint.nbytes, end.rows_bytes
     for space in spaces:
         for node in space.tree.nodes():
             _check_links(node)
@@ -30,7 +33,7 @@ def audit(spaces: Sequence[Space], end: End | None, ledger: Ledger) -> None:
         _expect(block.num_spans == num_spans, f"{num_spans} spans use a block that says otherwise")
         _expect(has_rows(block), "a block of other rows than it says")
         _expect(nbytes_of(block.arrays) == block.nbytes, "a block weighs something else")
-    rows_bytes = sum(block.nbytes for block in uses) + (end.rows_bytes if end is not None else 0)
+    rows_bytes += sum(block.nbytes for block in uses)
     _expect(rows_bytes == ledger.rows_bytes, f"{rows_bytes} bytes of rows, not as in the ledger")
     _expect(snapshot_bytes == ledger.snapshot_bytes, f"{snapshot_bytes} bytes of snapshots")
     _expect(ledger.held_bytes <= ledger.budget_bytes, "the budget is passed")
@@ -39,6 +42,20 @@ def audit(spaces: Sequence[Space], end: End | None, ledger: Ledger) -> None:
 def _expect(holds: bool, what: str) -> None:
     if not holds:
         raise Corrupt(what)
+
+
+def _check_end(end: End) -> None:
+    """What can be said of it without its prompt. Whether it follows what is in the tree, is looked
+    at when it is matched."""
+    checkpoint = end.checkpoint
+    _expect(0 < end.anchor < checkpoint.position, "the last end lies before what it follows")
+    _expect(bool(checkpoint.snapshots), "the last end has no snapshots")
+    nbytes = sum(a.nbytes for s in checkpoint.snapshots.values() for a in s.arrays)
+    _expect(nbytes == checkpoint.nbytes, f"the snapshots of the last end weigh {nbytes}")
+    for block in (block for blocks in end.blocks for block in blocks):
+        _expect(end.anchor <= block.lo < block.hi <= checkpoint.position, "its rows lie elsewhere")
+        _expect(has_rows(block), "a block of the last end has other rows than it says")
+        _expect(nbytes_of(block.arrays) == block.nbytes, "a block of the last end weighs otherwise")
 
 
 def _check_links(node: Node) -> None:

@@ -1,17 +1,18 @@
-"""The state at the very end of a prompt. It lies beside the tree and goes on from rows that are in
-it: only the same prompt can use it, and where roles and chances are counted it would be in the way.
-The thread that owns the arrays."""
+"""The state at the very end of the last prompt. It lies beside the tree and goes on from rows that are
+in it: only the same prompt can use it, and where roles and chances are counted it would be in the
+way. The thread that owns the arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
 from keepwarm.cache.blocks import Capture, held
-from keepwarm.cache.explain import Match
-from keepwarm.cache.intervals import length, subtracted
+from keepwarm.cache.explain import Match, Reason
+from keepwarm.cache.intervals import Interval, length, subtracted
+from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.space import Space, spans_of
@@ -19,11 +20,16 @@ from keepwarm.cache.tree import Block, Checkpoint, Node, Span
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
 
+# Tokens whose rows a reply will store once more.
+_MAX_LEN = 64
+
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Snapshots, and the rows that the tree does not hold before them."""
+    """Snapshots, and the rows that the tree did not hold before them: those of the generation
+    prompt, which a reply may store once more."""
 
+    namespace: str
     anchor: int  # so many tokens lie in the tree
     digest: bytes  # of those
     blocks: list[list[Block]]  # for each group
@@ -37,9 +43,40 @@ class End:
     def nbytes(self) -> int:
         return self.rows_bytes + self.checkpoint.nbytes
 
-    def goes_on_from(self, prompt: Prompt) -> bool:
+    def is_of(self, namespace: str, prompt: Prompt) -> bool:
+        """Whether that is the prompt that it ends."""
+        return (
+            self.namespace == namespace
+            and self.checkpoint.position == len(prompt)
+            and self.checkpoint.digest == prompt.digest(len(prompt))
+        )
+
+    def is_beside(self, namespace: str, prompt: Prompt) -> bool:
         """Whether the prompt begins with what it goes on from, and does not end there."""
-        return self.anchor < len(prompt) and prompt.digest(self.anchor) == self.digest
+        return (
+            self.namespace == namespace
+            and self.anchor < len(prompt)
+            and self.digest == prompt.digest(self.anchor)
+        )
+
+    def added_to(self, found: Match, space: Space, keys: bytes) -> Match:
+        """What was found in the tree of its prompt, and this beyond it, where it goes on from
+        there."""
+        position = self.checkpoint.position
+        if found.cached_len == position or found.parted_at < self.anchor:
+            return found
+        path = space.tree.walk(keys).until(self.anchor)
+        if not self._can_follow(space.layout, path):
+            return found
+        whole = replace(found, cached_len=position, parted_at=position, reason=Reason.EXACT)
+        return replace(whole, node=path[-1], end=self)
+
+    def _can_follow(self, layout: Layout, path: Sequence[Node]) -> bool:
+        """Whether the rows that it goes on from are all there."""
+        return not any(
+            subtracted(group.state.needs(self.checkpoint.position), held(self.spans(path, index)))
+            for index, group in enumerate(layout.groups)
+        )
 
     def spans(self, path: Sequence[Node], group: int) -> list[Span]:
         """The rows of one group along a path through the anchor, and on from there."""
@@ -50,41 +87,71 @@ class End:
         ]
         return before + [Span(block, block.lo, block.hi) for block in self.blocks[group]]
 
-    def can_follow(self, layout: Layout, path: Sequence[Node]) -> bool:
-        """Whether the rows that it goes on from are all there."""
-        return not any(
-            subtracted(group.state.needs(self.checkpoint.position), held(self.spans(path, index)))
-            for index, group in enumerate(layout.groups)
-        )
+
+class LastEnd:
+    """The one that is held, if any. Its bytes are in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.end: End | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return self.end.nbytes if self.end is not None else 0
+
+    def put(self, end: End) -> None:
+        """There must be room for it. Mutates."""
+        self.let_go()
+        self._ledger.add(rows_bytes=end.rows_bytes, snapshot_bytes=end.checkpoint.nbytes)
+        self.end = end
+
+    def let_go(self) -> None:
+        """Mutates; there may be none."""
+        if self.end is not None:
+            end, self.end = self.end, None
+            self._ledger.remove(rows_bytes=end.rows_bytes, snapshot_bytes=end.checkpoint.nbytes)
 
 
 def take_end(
     space: Space, match: Match, live: Live, fits: Callable[[int], bool], now: float
 ) -> End | None:
-    """A copy of `live`, which has read all of the matched prompt, to go on from what was matched.
-    None where there is no room for it, or nothing to go on from.
+    """A copy of `live`, which has read all of the matched prompt, to go on from the checkpoint that
+    was matched. None where there is no room for it, or more than a generation prompt between.
 
     Raises CacheFault when the live caches are not what they should be.
     """
     prompt, position, node = match.prompt, live.position, match.node
-    if node is None or match.cached_len != node.end:
+    if node is None or match.cached_len != node.end or position - node.end > _MAX_LEN:
         return None
     capture = Capture(space.layout, live.caches, position)
     space.check_signature(capture.signature)
-    blocks, rows_bytes = [], 0
-    for index, group in enumerate(space.layout.groups):
-        lacking = subtracted(group.state.needs(position), held(spans_of(node.path(), index)))
-        capture.require(group, lacking)
-        rows_bytes += length(lacking) * capture.row_bytes(group)
-        blocks.append([capture.block(group, lo, hi, prompt.digest(lo)) for lo, hi in lacking])
-    if not fits(rows_bytes + capture.measure_snapshots()):
-        return None
-    snapshots = capture.snapshots()
-    nbytes = sum(snapshot.nbytes for snapshot in snapshots.values())
-    checkpoint = Checkpoint(position, live.digest, StopKind.END, snapshots, nbytes, now)
-    # Not waited for: who waits for the next token does not wait for this as well.
-    mx.async_eval(  # type: ignore[no-untyped-call]
-        [list(block.arrays.values()) for group in blocks for block in group],
-        [snapshot.arrays for snapshot in snapshots.values()],
+    lacking = [_lacking(space, node, capture, group) for group in range(len(space.layout.groups))]
+    rows_bytes = sum(
+        length(rows) * capture.row_bytes(group)
+        for group, rows in zip(space.layout.groups, lacking, strict=True)
     )
-    return End(node.end, prompt.digest(node.end), blocks, checkpoint)
+    snapshot_bytes = capture.measure_snapshots()
+    if not fits(rows_bytes + snapshot_bytes):
+        return None
+    blocks = [
+        [capture.block(group, lo, hi, prompt.digest(lo)) for lo, hi in rows]
+        for group, rows in zip(space.layout.groups, lacking, strict=True)
+    ]
+    snapshots = capture.snapshots()
+    checkpoint = Checkpoint(position, live.digest, StopKind.END, snapshots, snapshot_bytes, now)
+    # A copy of rows that is not made yet holds their buffers, and the next step would copy those
+    # whole. The snapshots are not waited for.
+    mx.eval([list(block.arrays.values()) for group in blocks for block in group])
+    mx.async_eval(  # type: ignore[no-untyped-call]
+        [snapshot.arrays for snapshot in snapshots.values()]
+    )
+    return End(space.name, node.end, prompt.digest(node.end), blocks, checkpoint)
+
+
+def _lacking(space: Space, node: Node, capture: Capture, index: int) -> list[Interval]:
+    """The rows of one group that the path to `node` does not hold. Raises CacheFault where the live
+    caches do not, either."""
+    group = space.layout.groups[index]
+    rows = subtracted(group.state.needs(capture.position), held(spans_of(node.path(), index)))
+    capture.require(group, rows)
+    return rows

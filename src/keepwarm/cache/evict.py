@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from keepwarm.cache.blocks import held, shrink
-from keepwarm.cache.finals import Finals
+from keepwarm.cache.ends import LastEnd
 from keepwarm.cache.intervals import Interval, clipped
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, StopKind
@@ -40,18 +40,18 @@ class Victim:
 
 
 class Evictor:
-    """Drops states. Besides an insert that stores blocks anew, nobody else takes bytes off the
-    ledger."""
+    """Drops states. Besides an insert that stores blocks anew, and the state at the end of the last
+    prompt, nobody else takes bytes off the ledger."""
 
     def __init__(
         self,
-        finals: Finals,
+        last_end: LastEnd,
         ledger: Ledger,
         placement: Placement,
         policy: Policy,
         counts: Counter[str],
     ) -> None:
-        self.finals = finals
+        self._last_end = last_end
         self.ledger = ledger
         self.placement = placement
         self.policy = policy
@@ -84,7 +84,7 @@ class Evictor:
         """
         if self.fits(nbytes, leaf_bytes):
             return True
-        reclaimable = self.finals.held_bytes + sum(_reclaimable_bytes(space) for space in spaces)
+        reclaimable = self._last_end.held_bytes + sum(_reclaimable_bytes(space) for space in spaces)
         scratch = max(self._scratch_bytes, leaf_bytes)
         spare = self.ledger.free_bytes + reclaimable - scratch - nbytes
         if spare < 0:
@@ -117,7 +117,7 @@ class Evictor:
     ) -> None:
         """Evict until it is enough, or until nothing is left to evict."""
         if not is_enough():
-            self.finals.let_go()  # it spares a few tokens, and only if the same is asked again
+            self._last_end.let_go()  # of use only if the very same is asked again
         while not is_enough():
             ranked = self.policy.order(self._all_candidates(spaces, now), now)
             if not ranked:
@@ -176,10 +176,13 @@ class Evictor:
         self._drop_thinned(self._thinning.superfluous(space, tip))
 
     def thin_at(self, space: Space, keys: bytes, position: int) -> None:
-        """The checkpoint at `position` may go, if those around it lie close. Not where it has
-        windows, which would go with it."""
-        path = space.tree.walk(keys).path if not space.window_groups else []
-        self._drop_thinned((space, node) for node in self._thinning.between(path, position))
+        """The checkpoint at `position` may go, where snapshots are dear and those around it lie
+        close. Not where it has windows, which would go with it."""
+        walk = space.tree.walk(keys)
+        path = [node for node in walk.path if node.end <= walk.matched]
+        if path and not space.window_groups:
+            found = self._thinning.dear_between(path, position)
+            self._drop_thinned((space, node) for node in found)
 
     def _drop_thinned(self, superfluous: Iterable[tuple[Space, Node]]) -> None:
         for home, node in superfluous:

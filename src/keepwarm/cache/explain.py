@@ -1,4 +1,4 @@
-"""What a match found, and why not more. Plain data, no mlx."""
+"""What a match found, and why not more. Plain data, but for states that it leads to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from keepwarm.prompt.boundaries import Prompt
 
 if TYPE_CHECKING:
     from keepwarm.cache.ends import End
-    from keepwarm.cache.finals import Final
 
 
 class Reason(StrEnum):
@@ -58,8 +57,7 @@ class Match:
     is_branch: bool = False  # a stored prompt goes on differently at `parted_at`
     node: Node | None = None  # the edge that `tree_len` lies on
     version: int = 0  # of the store when this was found
-    final: Final | None = None  # what the model says next, where all of the prompt is cached
-    end: End | None = None  # what lies beyond the tree
+    end: End | None = None  # the state at the end of the prompt, beside the tree
 
     @property
     def tree_len(self) -> int:

@@ -12,7 +12,7 @@ from a checkpoint do the same arithmetic.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,7 +40,7 @@ class StopKind(StrEnum):
     TAIL = "tail"  # last boundary before the generation prompt
     BRANCH = "branch"  # another prompt was seen to part here
     REPLY = "reply"  # end of a decoded reply
-    END = "end"  # end of the prompt: never a checkpoint
+    END = "end"  # end of the prompt: no checkpoint of the tree
 
 
 # The kinds that a checkpoint can have.
@@ -226,3 +226,17 @@ class Placement:
             else:
                 dropped.append(stop)
         return dropped[::-1]
+
+
+class Keys:
+    """What the tree compares. A prefill asks for those of one prompt again at every stop."""
+
+    def __init__(self, make: Callable[[Prompt], bytes]) -> None:
+        self._make = make
+        self._last: tuple[Prompt | None, bytes] = (None, b"")
+
+    def __call__(self, prompt: Prompt) -> bytes:
+        """Mutates: they are remembered until another prompt's are asked for."""
+        if self._last[0] is not prompt:
+            self._last = (prompt, self._make(prompt))
+        return self._last[1]

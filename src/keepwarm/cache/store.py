@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from keepwarm.cache.audit import audit
 from keepwarm.cache.blocks import Capture
 from keepwarm.cache.budget import default_budget_bytes
-from keepwarm.cache.ends import take_end
+from keepwarm.cache.ends import End, LastEnd, take_end
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted, Match, Reason, Refusal
 from keepwarm.cache.finals import Finals
@@ -24,7 +25,7 @@ from keepwarm.cache.insert import Insertion
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
-from keepwarm.cache.placement import KEPT, Placement, Stop, StopKind
+from keepwarm.cache.placement import KEPT, Keys, Placement, Stop, StopKind
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
 from keepwarm.cache.restore import restored
 from keepwarm.cache.space import Space
@@ -66,14 +67,15 @@ class PrefixCache:
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
-        self.finals = Finals(self.ledger)
+        self.finals = Finals()
+        self.last_end = LastEnd(self.ledger)
         self._make_caches = cache_maker(model) if model is not None else None
         self._clock = clock
         self._counts: Counter[str] = Counter()
         self._spaces: dict[str, Space] = {}
-        self._last_keys: tuple[Prompt | None, bytes] = (None, b"")
+        self._keys = Keys(self.placement.exact_keys if exact else self.placement.keys)
         chosen = policy_named(policy, self.cost) if isinstance(policy, str) else policy
-        self._evictor = Evictor(self.finals, self.ledger, self.placement, chosen, self._counts)
+        self._evictor = Evictor(self.last_end, self.ledger, self.placement, chosen, self._counts)
         self.layout, self.disabled_because = self._learn_layout()
 
     def _learn_layout(self) -> tuple[Layout | None, str | None]:
@@ -91,31 +93,33 @@ class PrefixCache:
         """The deepest usable position for `prompt`. Changes nothing but the statistics.
 
         At most `limit` tokens, by default all but the last: the model must read something to
-        say what comes next. All of them where it is known what it says (`match.final`).
+        say what comes next.
         """
-        found = self.peek(prompt, namespace=namespace, limit=limit)
-        if found.final is not None:
-            self.finals.use(namespace, prompt)
+        return self._counted(self.peek(prompt, namespace=namespace, limit=limit))
+
+    def match_to_end(self, prompt: Prompt, *, namespace: str = "") -> Match:
+        """As `match`, to the last token: for who knows what the model says behind it."""
+        return self._counted(self._find(prompt, namespace, len(prompt), self.last_end.end))
+
+    def _counted(self, found: Match) -> Match:
         self._counts[f"match_{found.reason}"] += 1
-        self._counts["prompt_tokens"] += len(prompt)
+        self._counts["prompt_tokens"] += len(found.prompt)
         self._counts["cached_tokens"] += found.cached_len
         return found
 
     def peek(self, prompt: Prompt, *, namespace: str = "", limit: int | None = None) -> Match:
         """What `match` would find now, outside the statistics. Changes nothing."""
-        final = self.finals.get(namespace, prompt) if limit is None else None
-        if final is None:
-            limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
-            return self._find(prompt, namespace, limit)
-        found = self._find(prompt, namespace, len(prompt))
-        space = self._spaces.get(namespace)
-        return final.added_to(found, space, self._keys(prompt)) if space is not None else found
+        limit = len(prompt) - 1 if limit is None else max(0, min(limit, len(prompt)))
+        return self._find(prompt, namespace, limit)
 
-    def _find(self, prompt: Prompt, namespace: str, limit: int) -> Match:
+    def _find(self, prompt: Prompt, namespace: str, limit: int, end: End | None = None) -> Match:
         if self.disabled_because is not None:
             return Match(prompt, namespace, 0, 0, Reason.DISABLED)
         try:
-            return self._search(prompt, namespace, limit)
+            found = self._search(prompt, namespace, limit)
+            if end is not None and end.is_of(namespace, prompt):
+                found = end.added_to(found, self._spaces[namespace], self._keys(prompt))
+            return found
         except Exception as error:
             self._fault("match", error)
             return Match(prompt, namespace, 0, 0, Reason.FAULT)
@@ -139,15 +143,6 @@ class PrefixCache:
             prompt, namespace, cached_len, walk.matched, reason, is_branch, node,
             self._evictor.version,
         )  # fmt: skip
-
-    def _keys(self, prompt: Prompt) -> bytes:
-        # A prefill asks for the keys of one prompt again at every stop.
-        last, keys = self._last_keys
-        if last is not prompt:
-            make = self.placement.exact_keys if self.exact else self.placement.keys
-            keys = make(prompt)
-            self._last_keys = (prompt, keys)
-        return keys
 
     def _reason(
         self, prompt: Prompt, namespace: str, keys: bytes, cached: int, parted: int, branch: bool
@@ -217,10 +212,13 @@ class PrefixCache:
             caches = restored(self._spaces[match.namespace], match, reserve)
         except Exception as error:
             self._fault("restore", error)
+            if match.end is not None:  # nothing is wrong with the tree
+                self.last_end.let_go()
+                return self.restore(replace(match, end=None, version=-1), reserve=reserve)
             self._counts["cached_tokens"] -= match.cached_len
             self._forget(match)
             return self.fresh()
-        match.node.use(match.tree_len, self._clock())
+        match.node.use(match.cached_len, self._clock())
         position = match.cached_len
         stops = [stop.position for stop in self.placement.schedule(match.prompt)]
         return Live.at(caches, match.prompt, position, [p for p in stops if p <= position])
@@ -283,26 +281,27 @@ class PrefixCache:
         return done
 
     def keep_end(self, prompt: Prompt, live: Live, *, namespace: str = "") -> None:
-        """`live` has read all of `prompt`, and what the model says is among the `finals`: keep the
-        state as well where rows do not make it, while memory is free and no other prompt ends."""
-        space, final = self._spaces.get(namespace), self.finals.get(namespace, prompt)
-        if space is None or space.can_cut or final is None or live.digest != final.digest:
+        """`live` has read all of `prompt`: keep the state where rows do not make it, for who asks
+        the same and knows what the model says; while memory is free and no other prompt ends."""
+        space = self._spaces.get(namespace)
+        if space is None or space.can_cut or space.exact:
             return
-        self.finals.let_go()
-        match = self._find(prompt, namespace, len(prompt) - 1)
         try:
-            end = take_end(space, match, live, self._evictor.fits, self._clock())
+            self.last_end.let_go()
+            match = self._find(prompt, namespace, len(prompt) - 1)
+            is_there = live.digest == prompt.digest(len(prompt))
+            fits = self._evictor.fits
+            end = take_end(space, match, live, fits, self._clock()) if is_there else None
             if end is not None:
-                self.finals.put_end(namespace, prompt, end)
+                self.last_end.put(end)
         except Exception as error:
             self._fault("insert", error)
-            self.finals.clear()
 
     def spare_tail(self, ahead: Prompt, *, namespace: str = "") -> None:
         """`ahead` was read in advance, from shortly before the end of the last prompt. Where the
-        state at that end is held, and others lie close, the one before it may go."""
-        space, end = self._spaces.get(namespace), self.finals.end
-        if space is not None and end is not None and end.goes_on_from(ahead):
+        state at that end is held, and snapshots are dear, the one before it may go."""
+        space, end = self._spaces.get(namespace), self.last_end.end
+        if space is not None and end is not None and end.is_beside(namespace, ahead):
             with self._guarded("thin"):
                 self._evictor.thin_at(space, self._keys(ahead), end.anchor)
 
@@ -325,7 +324,6 @@ class PrefixCache:
 
     def _forget(self, match: Match) -> None:
         """Drop what could not be restored, so that it is not tried again."""
-        self.finals.clear()
         space, node = self._spaces.get(match.namespace), match.node
         if space is None or node is None:
             return
@@ -338,6 +336,7 @@ class PrefixCache:
     def clear(self, namespace: str | None = None) -> None:
         """Drop everything, or everything of one namespace. Running requests go on."""
         self.finals.clear()
+        self.last_end.let_go()
         for name in [namespace] if namespace is not None else list(self._spaces):
             space = self._spaces.pop(name, None)
             if space is not None:
@@ -390,9 +389,9 @@ class PrefixCache:
 
     def stats(self) -> Stats:
         """Counts since the start, and what is held now."""
-        num_ends = int(self.finals.end is not None)
+        num_ends = int(self.last_end.end is not None)
         return Stats.of(self._counts, self.ledger, list(self._spaces.values()), num_ends)
 
     def check(self) -> None:
         """Recompute every total, link, pin and hash. Raises Corrupt, naming what is wrong."""
-        audit(list(self._spaces.values()), self.finals.end, self.ledger)
+        audit(list(self._spaces.values()), self.last_end.end, self.ledger)

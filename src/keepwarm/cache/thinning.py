@@ -42,9 +42,13 @@ class Thinning:
                 )
         self._awake[id(tip)] = (space, tip)
 
-    def between(self, path: list[Node], position: int) -> list[Node]:
-        """The checkpoint at `position` on a path, if those around it lie within min_span."""
+    def dear_between(self, path: list[Node], position: int) -> list[Node]:
+        """The checkpoint at `position` on a path, if those around it lie within min_span and it
+        weighs more than the rows of a prefill step: at rest it would not stay, either."""
         marked = _marked(path)
+        is_dear = self._spacing(path) > self._placement.prefill_step
+        if not self._placement.thinning or not is_dear:
+            return []
         before = max((at for at in marked if at < position), default=0)
         after = min((at for at in marked if at > position), default=None)
         if after is None or position not in marked or after - before > self._placement.min_span:

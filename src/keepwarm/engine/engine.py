@@ -34,7 +34,7 @@ from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
 from keepwarm.events import Done, Event, Failed, Result, Stream
-from keepwarm.machine import free_bytes
+from keepwarm.machine import bound_spare_buffers, free_bytes
 from keepwarm.prompt.boundaries import Prompt
 
 log = logging.getLogger("keepwarm.engine")
@@ -282,6 +282,7 @@ class Engine:
         logits = model(mx.zeros((1, 4), dtype=mx.int32), cache=caches)
         mx.eval(logits, [layer.state for layer in caches])
         memory_bytes = self._settings.memory_bytes or free_bytes()
+        bound_spare_buffers(memory_bytes)
         room = Room(cache, Footprint.of(caches), memory_bytes, _weights_bytes(model))
         self._limits = Limits.of(model, logits.shape[-1], room, self._settings)
         core = Core(model, self.tokenizer, cache, self._settings, guides=self.guides, room=room)

@@ -119,7 +119,7 @@ class Idle:
             while len(self._records) > _MAX_RECORDS:
                 self._records.popitem(last=False)
         warming.close()
-        if warming.is_done:
+        if end == len(offer.prompt):
             self._cache.spare_tail(offer.prompt, namespace=offer.namespace)
 
     def came(self, prompt: Prompt, namespace: str, cached_len: int) -> None:

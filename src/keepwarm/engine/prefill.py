@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -48,13 +49,16 @@ class Prefill:
         self._cache = cache
         self._namespace = namespace
         with self.timings.measuring("lookup_s"):
-            self.match: Match = match or cache.match(prompt, namespace=namespace)
+            final = None if match is not None else cache.finals.get(namespace, prompt)
+            find = cache.match if final is None else cache.match_to_end
+            self.match: Match = match or find(prompt, namespace=namespace)
         self._pin: Pin = cache.pin(self.match)
         with self.timings.measuring("restore_s"):
             rest = len(prompt) - self.match.cached_len
             self.live: Live = cache.restore(self.match, reserve=rest + _REPLY_ROOM)
-        is_whole = self.match.final is not None and self.live.position == len(prompt)
-        self._logits = self.match.final.logits if self.match.final and is_whole else None
+        # Not held on to: when the cache lets it go, it is gone.
+        self.match = replace(self.match, end=None)
+        self._logits = final if self.live.position == len(prompt) else None
         self.cached_len = self.live.position
         self.stored_len = self.live.position  # how far it is in the cache
         self._stops = self._plan()

@@ -58,7 +58,10 @@ class Room:
         return found
 
     def is_free(self, live_bytes: int) -> bool:
-        """Whether there is that much without evicting anything."""
+        """Whether there is that much without evicting anything but the state at the end of the last
+        prompt, which goes if need be. Mutates the cache."""
+        if live_bytes + self._cache.ledger.held_bytes > self.memory_bytes:
+            self._cache.last_end.let_go()
         return live_bytes + self._cache.ledger.held_bytes <= self.memory_bytes
 
     def make(self, live_bytes: int) -> bool:

@@ -116,8 +116,9 @@ class Sequence:
             self._say(token)
 
     def keep_end(self) -> None:
-        """No step was made behind the prompt yet: keep the state there. Mutates the cache."""
-        if self.prefill is not None:
+        """No step was made behind the prompt yet: keep the state there. Not when it was read
+        again, with some of the reply. Mutates the cache."""
+        if self.prefill is not None and not self.tokens:
             self.prefill.keep_end()
 
     def take(self, token: Token, eos_ids: frozenset[int]) -> str | None:

@@ -97,6 +97,8 @@ REPLACEMENTS = (
         "mlx.core", "fast.scaled_dot_product_attention",
         "short_queries:scaled_dot_product_attention", Where.CUDA,
     ),
+    # every model with a convolution before its recurrence
+    Replacement("mlx.core", "conv1d", "short_conv:conv1d", Where.CUDA),
 )  # fmt: skip
 
 _lock = RLock()  # engines load their models on threads of their own
