@@ -42,6 +42,7 @@ class Part:
     options: Mapping[str, list[int]] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)  # constants of its module
     num_rounds: int = 1
+    is_kept: bool = True  # else it is played so that kernels are made, and not told
 
     @property
     def module(self) -> Any:
@@ -49,9 +50,15 @@ class Part:
 
 
 # mlx-lm reads some 330 tokens a second in the shape of Qwen3.5-9B: off Metal its DeltaNet is a loop
-# over the tokens. A decode step takes 7 to 12 ms, with anyone. A new length costs either of them a
-# second at first sight, so one round says little of a cold prompt.
+# over the tokens. A decode step takes 7 to 12 ms, with anyone. MLX makes a kernel when it is first
+# needed, which takes up to a second, and keeps it on the disk for all: whoever comes first would pay
+# for both. So before what is told both rehearse, with prompts of other lengths.
+_REHEARSAL = (
+    Part("prefix", 30, {"lengths": [1500]}, {"NUM_HOT": 1}, is_kept=False),
+    Part("burst", 45, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
+)
 _DELTA = (
+    *_REHEARSAL,
     Part("prefix", 45, {"lengths": [2000]}),
     Part("chat", 40, sizes={"NUM_TURNS": 8}),
     Part("burst", 45, {"requests": [6]}),
@@ -59,6 +66,7 @@ _DELTA = (
     Part("agent", 125, sizes={"NUM_USERS": 2}),
 )
 _LIGHT = (
+    *_REHEARSAL,
     Part("prefix", 110, {"lengths": [2000, 20000]}, num_rounds=3),
     Part("chat", 75),
     Part("agent", 30, sizes={"NUM_USERS": 3}),
@@ -66,6 +74,7 @@ _LIGHT = (
     Part("memory", 32, sizes={"NUM_TURNS": 10, "NUM_TURNS_EACH": 2}),
 )
 _LARGE = (
+    *_REHEARSAL,
     Part("agent", 34, sizes={"NUM_USERS": 2}),
     Part("chat", 24, sizes={"NUM_TURNS": 8}),
     Part("prefix", 20, {"lengths": [2000]}),
@@ -110,7 +119,8 @@ def main() -> None:
     parts: list[Sequence[Part]]
     parts = [_LONG if args.long else PARTS.get(model, _TRIAL) for model in models]
     if args.scenarios is not None:
-        parts = [[p for p in mine if p.scenario in args.scenarios.split(",")] for mine in parts]
+        names = args.scenarios.split(",")
+        parts = [[p for p in mine if p.scenario in names or not p.is_kept] for mine in parts]
     try:
         for i, model in enumerate(models):
             run.play(model, parts[i], sum(map(_least_s, parts[i + 1 :])))
@@ -137,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _least_s(parts: Sequence[Part]) -> float:
     """What a model that comes later needs for what matters most."""
-    return LOAD_S + sum(part.cost_s for part in parts[:1])
+    return LOAD_S + next((part.cost_s for part in parts if part.is_kept), 0)
 
 
 def _raise(fault: type[Exception]) -> Callable[..., None]:
@@ -203,7 +213,7 @@ class Run:
     ) -> bool:
         """Whether it came to its end. Raises Stopped."""
         cost_s = part.cost_s * len(names) / 2
-        where = f"{part.scenario} with {model}"
+        where = f"{'' if part.is_kept else 'rehearsal of '}{part.scenario} with {model}"
         if self._left_s < cost_s:
             self.left_out.append(f"{where}: takes some {cost_s:.0f} s, {self._left_s:.0f} are left")
             return False
@@ -218,7 +228,8 @@ class Run:
             servers.close()  # who knows what they still do
             return False
         finally:
-            self._keep(f"{part.scenario}-{model}", found, part)
+            if part.is_kept:
+                self._keep(f"{part.scenario}-{model}", found, part)
         return True
 
     def _keep(self, name: str, found: duel.Duel, part: Part) -> None:

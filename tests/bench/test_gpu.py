@@ -32,6 +32,21 @@ def test_every_size_is_one_that_the_scenario_has(parts: tuple[gpu.Part, ...]) ->
             assert hasattr(part.module, name)
 
 
+def test_rehearsals_come_first_and_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(gpu.duel.Duel, "play", lambda *_: None)
+    monkeypatch.setattr(gpu.Run, "_keep", lambda _, name, *__: kept.append(name))
+    for model, parts in gpu.PARTS.items():
+        assert [part.is_kept for part in parts] == sorted(part.is_kept for part in parts)
+        kept.clear()
+        gpu.Run(tmp_path, 10_000).play(model, parts)
+        turns = 2 if model in gpu.ONE_AT_A_TIME else 1
+        names = [f"{part.scenario}-{model}" for part in parts if part.is_kept]
+        assert sorted(kept) == sorted(names * turns)
+
+
 def test_sizes_hold_for_their_part_only() -> None:
     plain = chat.NUM_TURNS
     with gpu._sizes(gpu.Part("chat", 1, sizes={"NUM_TURNS": 3})):
