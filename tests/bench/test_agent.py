@@ -70,8 +70,9 @@ def test_only_keepwarm_finds_what_is_shared_outside_a_system_message(
         # All but the words that begin a user message.
         assert ours[case]["max_cached_tokens"] - ours[case]["cached_tokens"] <= 3 * NUM_USERS
     for case in ("document, warm", "completions, warm"):
-        first, second = ours[case]["by_request"]["cached_tokens"]
-        assert first == 0, "no stop lies before the prompts part"
-        assert second == ours[case]["by_request"]["max_cached_tokens"][1]
+        # The document ends with a blank line.
+        found, most = (ours[case]["by_request"][f"{what}cached_tokens"] for what in ("", "max_"))
+        assert found == most
+        assert found[0] > 600
     assert theirs["system, warm"]["cached_tokens"] == theirs["system, warm"]["max_cached_tokens"]
     assert {theirs[f"{case}, warm"]["cached_tokens"] for case in CASES[1:]} == {0}
