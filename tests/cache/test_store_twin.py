@@ -112,7 +112,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _num_lost(self) -> int:
         events = self.cache.stats().events
-        return sum(count for name, count in events.items() if name.startswith(("evict", "thin")))
+        lost = ("evict", "thin", "discard")
+        return sum(count for name, count in events.items() if name.startswith(lost))
 
     @property
     def is_complete(self) -> bool:
@@ -177,6 +178,8 @@ class StoreMachine(RuleBasedStateMachine):
             if is_alone:
                 self.cache.keep_end(prompt, live, namespace=namespace)
                 self.cache.check()
+                if (namespace, len(prompt), prompt.digest(len(prompt))) in self.checkpoints():
+                    self.twins[namespace].add(prompt, live)
         self.assert_right(prompt, live)
         for token in reply:
             held.prompt = held.prompt.extended([token])
@@ -185,6 +188,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.insert(held.prompt, live, StopKind.REPLY, held)
         if not is_held:
             self.release(held)
+            if is_alone:  # the next turn does not begin with the reply
+                self.cache.discard(held.prompt, len(prompt), namespace=namespace)
 
     def insert(self, prompt: Prompt, live: Live, kind: StopKind, held: Held) -> None:
         twin = self.twins[held.namespace]

@@ -239,10 +239,13 @@ class Evictor:
             self._take_off(space, below)
         self._cut_loose()
 
-    def discard(self, space: Space, node: Node) -> None:
-        """Drop a leaf that turned out to be of no use; nobody will ask where it went."""
+    def discard(self, space: Space, node: Node, after: int) -> None:
+        """Drop a leaf that turned out to be of no use; nobody will ask where it went. Where any row
+        can be restored, those of the first `after` tokens stay."""
         if not node.children and not node.pins:
             self._counts["discarded"] += 1
+            if space.can_cut and node.start < after < node.end:
+                space.tree.split(node, after)
             checkpoint = node.checkpoint
             self._drop_leaf(space, node)
             self._cut_loose()

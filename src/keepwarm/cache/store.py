@@ -281,9 +281,11 @@ class PrefixCache:
         return done
 
     def keep_end(self, prompt: Prompt, live: Live, *, namespace: str = "") -> None:
-        """`live` has read all of `prompt`: keep the state where rows do not make it, for who asks
-        the same and knows what the model says; while memory is free and no other prompt ends."""
+        """`live` has read all of `prompt`: keep the state for who asks the same and knows what the
+        model says. Windows, where rows make it; else while memory is free and no other ends."""
         space = self._spaces.get(namespace)
+        if space is not None and space.can_cut and space.window_groups:
+            self.insert(prompt, live, kind=StopKind.TAIL, namespace=namespace)
         if space is None or space.can_cut or space.exact:
             return
         try:
@@ -348,15 +350,16 @@ class PrefixCache:
         """Evict by the policy until at most `held_bytes` are held, or all the rest is pinned."""
         self._evictor.evict_to(held_bytes, list(self._spaces.values()), self._clock())
 
-    def discard(self, prompt: Prompt, *, namespace: str = "") -> None:
-        """Drop what was stored at the very end of `prompt`, unless something hangs on it."""
+    def discard(self, prompt: Prompt, after: int = 0, *, namespace: str = "") -> None:
+        """Drop what was stored at the very end of `prompt`, unless something hangs on it; where any
+        row can be restored, only what lies behind its first `after` tokens."""
         space = self._spaces.get(namespace)
         if space is None:
             return
         with self._guarded("discard"):
             walk = space.tree.walk(self._keys(prompt))
             if walk.path and walk.path[-1].end == len(prompt) == walk.matched:
-                self._evictor.discard(space, walk.path[-1])
+                self._evictor.discard(space, walk.path[-1], after)
 
     def lend(self, nbytes: int) -> bool:
         """Leave that much of the budget to running sequences until told otherwise, and evict

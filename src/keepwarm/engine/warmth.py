@@ -31,13 +31,13 @@ class Warmth:
             sequence.prefill.insert(sequence.read, StopKind.REPLY)
 
     def follow_up(self, sequence: Sequence, upcoming: Prompt) -> None:
-        """The next turn will begin with `upcoming`. A state that it does not pass through is
-        dropped where that frees a snapshot; what it lacks is read when nothing else is to do."""
+        """The next turn will begin with `upcoming`. The state of a reply that it does not pass
+        through is dropped (a thought, say, that is never written again); what it lacks is read
+        when nothing else is to do."""
         read, namespace = sequence.read, sequence.request.namespace
         goes_on = continues(read, upcoming)
-        layout = self._cache.layout
-        if not goes_on and layout is not None and not layout.can_cut:
-            self._cache.discard(read, namespace=namespace)
+        if not goes_on:
+            self._cache.discard(read, len(sequence.prompt), namespace=namespace)
         is_wanted = self._mode is IdlePrefill.ALL or (
             self._mode is IdlePrefill.STRIPPED and not goes_on
         )
