@@ -142,3 +142,26 @@ def test_where_ends_go_before_they_come_back_the_places_before_them_count_for_mo
     of_their_own = [watch.chance("", node_at(cache, end), now) for end in (10, 20, 30)]
     count_for_more = [a > b for a, b in zip(chances, of_their_own, strict=True)]
     assert count_for_more == [is_short_of_room, is_short_of_room, False]
+
+
+def test_checkpoint_counts_for_those_that_went_behind_it() -> None:
+    """Who parts from the conversation anywhere before the next one goes on from it."""
+    cache = cache_for("rows_snapshot")
+    store_at(cache, TOY, TOKENS, [5, 10, 15, 20, 25, 30])
+    evictor, space = cache._evictor, cache._spaces[""]
+    evictor._watch._spacing = 5
+    first = node_at(cache, 5)
+    now = cache._clock()
+    alone = evictor._watch.chance("", first, now)
+    for num_went, end in enumerate((10, 15, 20), start=1):
+        evictor._watch.evicted("", node_at(cache, end), now)
+        evictor._drop_checkpoint(space, node_at(cache, end))
+        assert evictor._watch.chance("", first, now) == pytest.approx((1 + num_went) * alone)
+
+
+def test_checkpoints_as_close_as_thinning_leaves_them_count_once_each() -> None:
+    cache = cache_for("rows_snapshot")
+    watch = cache._evictor._watch
+    store_at(cache, TOY, TOKENS, [5, 10, 30])
+    assert watch._spacing == 2 * cache.placement.prefill_step
+    assert [watch._num_covered(node_at(cache, end)) for end in (5, 10)] == [1.0, 1.0]

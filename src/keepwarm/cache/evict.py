@@ -17,7 +17,7 @@ from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, StopKind
 from keepwarm.cache.policy import Candidate, Policy
 from keepwarm.cache.space import Space, span_bytes, window_bytes
-from keepwarm.cache.thinning import Thinning
+from keepwarm.cache.thinning import MAX_STEPS, Thinning
 from keepwarm.cache.tips import tips
 from keepwarm.cache.tree import Block, Node, Span, subtree, users
 from keepwarm.cache.watch import Watch
@@ -57,7 +57,7 @@ class Evictor:
         self.policy = policy
         self.version = 0  # changes whenever a match found before may no longer hold
         self._counts = counts
-        self._watch = Watch()
+        self._watch = Watch(MAX_STEPS * placement.prefill_step)
         self._thinning = Thinning(placement)
         self._ghosts: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         self._scratch_bytes = 0  # the most that cutting one block can need for a moment

@@ -15,10 +15,12 @@ from enum import IntEnum
 from itertools import pairwise
 
 _NUM_AGES = 24  # the last one begins after 48 days
-# A rate that was not measured is taken for one use in the time waited so far; from this age on for no
-# more than the rate before. Sooner nobody has read a reply, which says nothing of what comes later.
-_FIRST_CHAINED = 4
 _LEVELS = (0, 1, 2, 4)  # uses before, from which on a place counts as another
+
+# What is believed before it was measured, by what recorded sessions of people and of agents have in
+# common. All of it is relative: how often anything is used at all is measured at once.
+_LASTS_S = 256.0  # so long a chance stays about as it is: people read, tools run
+_BELIEF = 2.0  # uses: what was measured counts for more from as many on
 
 
 class Role(IntEnum):
@@ -28,6 +30,11 @@ class Role(IntEnum):
     PREVIOUS = 1  # the last one before a tip: where an answer is asked for again
     INNER = 2  # any before that
     SHARED = 3  # where conversations part: tools + system, marks, branches
+
+
+# Beside the end of a conversation, which most requests go on from. A snapshot within it is one of
+# many, and what others share is used by all of them.
+_OF_ROLE = {Role.TIP: 1.0, Role.PREVIOUS: 0.03, Role.INNER: 0.001, Role.SHARED: 10.0}
 
 
 def _edge(age: int) -> float:
@@ -78,10 +85,50 @@ class Returns:
 
     def settle(self) -> None:
         """Take what was counted into account. Mutates."""
+        num_uses = sum(map(sum, self._uses[: len(_LEVELS)]))  # of tips, which come first
+        per_s = (num_uses + _BELIEF) / (self._expected(Role.TIP) + _BELIEF * _LASTS_S)
         self._log_chance = [
-            [math.log(value) for value in _best_rates(_rates(uses, waited_s))]
-            for uses, waited_s in zip(self._uses, self._waited_s, strict=True)
+            [math.log(value) for value in _best_rates(rates)]
+            for role in Role
+            for rates in self._rates(role, per_s)
         ]
+
+    def _expected(self, role: Role) -> float:
+        """The uses of a role if all were as it is believed, at one use a second."""
+        return sum(
+            rate * waited_s
+            for k in _classes(role)
+            for rate, waited_s in zip(_BELIEVED[k], self._waited_s[k], strict=True)
+        )
+
+    def _rates(self, role: Role, per_s: float) -> list[list[float]]:
+        """Uses a second of each class of a role, at each age.
+
+        What is believed is corrected by what was measured: of the role, of its ages, of how often
+        a place was used before, and of both together. So little is said by few uses, and what was
+        measured of one class is believed of the next one until that has its own.
+        """
+        classes = _classes(role)
+        uses = [self._uses[k] for k in classes]
+        waited_s = [self._waited_s[k] for k in classes]
+        per_s *= _correction(sum(map(sum, uses)), per_s * self._expected(role))
+        rates = [[per_s * rate for rate in _BELIEVED[k]] for k in classes]
+        for age in range(_NUM_AGES):
+            expected = sum(of[age] * by[age] for of, by in zip(waited_s, rates, strict=True))
+            by_age = _correction(sum(of[age] for of in uses), expected)
+            for of in rates:
+                of[age] *= by_age
+        for of, used, waited in zip(rates, uses, waited_s, strict=True):
+            expected = sum(rate * wait_s for rate, wait_s in zip(of, waited, strict=True))
+            by_level = _correction(sum(used), expected)
+            for age in range(_NUM_AGES):
+                of[age] *= by_level
+                of[age] *= _correction(used[age], of[age] * waited[age])
+        return rates
+
+
+def _classes(role: Role) -> range:
+    return range(role * len(_LEVELS), (role + 1) * len(_LEVELS))
 
 
 def _class_of(role: Role, num_uses: int) -> int:
@@ -95,17 +142,25 @@ def _age_of(age_s: float) -> int:
     return min(1 + int(math.log2(age_s)), _NUM_AGES - 1)
 
 
-def _rates(uses: list[float], waited_s: list[float]) -> list[float]:
-    """Uses a second at each age. What is believed unmeasured counts like one place that waited
-    there."""
-    rates: list[float] = []
-    for age in range(_NUM_AGES):
-        wait_s = _MIDDLES[age]
-        believed = min(1 / wait_s, rates[-1]) if age >= _FIRST_CHAINED else 1 / wait_s
-        seen = (uses[age] + believed * wait_s) / (waited_s[age] + wait_s)
-        # That nobody came says no more than that it is less than one use in all that waiting.
-        rates.append(max(seen, 1 / (waited_s[age] + 1 / believed)))
-    return rates
+def _believed(role: Role, least_uses: int) -> list[float]:
+    """Uses beside those of a tip that was not used yet, at each age.
+
+    What went on once will go on as often again, by the rule of succession. Of two the one used
+    last is a little better. When all who read and think have come, chances fall like 1 / age²;
+    what many share is come back to by others, and falls like 1 / age.
+    """
+    falls = 1 if role is Role.SHARED else 2
+    most = _OF_ROLE[role] * (1 + least_uses)
+    return [most / age_s**0.25 / (1 + age_s / _LASTS_S) ** falls for age_s in _MIDDLES]
+
+
+_BELIEVED = [_believed(role, least_uses) for role in Role for least_uses in _LEVELS]
+
+
+def _correction(num_uses: float, expected: float) -> float:
+    """By how much there are more uses than expected, of a few as if that many more were as
+    expected."""
+    return (num_uses + _BELIEF) / (expected + _BELIEF)
 
 
 def _best_rates(rates: list[float]) -> list[float]:

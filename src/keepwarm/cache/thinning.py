@@ -15,7 +15,7 @@ from keepwarm.cache.space import Space, span_bytes
 from keepwarm.cache.tree import Node
 
 # Prefill steps: so much may have to be read again, however dear a snapshot is.
-_MAX_STEPS = 2
+MAX_STEPS = 2
 
 
 class Thinning:
@@ -74,7 +74,7 @@ class Thinning:
         if not rows_bytes:
             return 0
         snapshot_bytes = tip.checkpoint.nbytes if tip.checkpoint is not None else 0
-        most = _MAX_STEPS * self._placement.prefill_step
+        most = MAX_STEPS * self._placement.prefill_step
         return int(min(most, snapshot_bytes * tip.end / rows_bytes))
 
 

@@ -43,7 +43,9 @@ class Place:
 class Watch:
     """All places that are held, and of those that went the last ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, spacing: int) -> None:
+        """`spacing`: no gap between checkpoints is made wider than that but for want of room."""
+        self._spacing = spacing
         self._returns = Returns()
         self._places: dict[Key, Place] = {}
         self._gone: OrderedDict[Key, Place] = OrderedDict()  # tips that were evicted
@@ -60,9 +62,20 @@ class Watch:
         age_s = max(0.0, now - max(place.since, _last_seen(place, node)))
         chance = self._returns.chance(place.role, place.level, age_s)
         if place.role in (Role.PREVIOUS, Role.INNER):
+            chance *= self._num_covered(node)
             tip_chance = self._returns.chance(Role.TIP, place.turns, age_s)
             chance += self._missed_share / _NUM_BEFORE * tip_chance
         return chance
+
+    def _num_covered(self, node: Node) -> float:
+        """For how many checkpoints this one stands. Who parts from the conversation between it
+        and the next one goes on from here, and would have found those that went."""
+        below = node
+        while len(below.children) == 1:
+            (below,) = below.children.values()
+            if below.checkpoint is not None:
+                break
+        return max(1.0, (below.end - node.end) / self._spacing)
 
     @property
     def _missed_share(self) -> float:
