@@ -162,6 +162,6 @@ def test_checkpoint_counts_for_those_that_went_behind_it() -> None:
 def test_checkpoints_as_close_as_thinning_leaves_them_count_once_each() -> None:
     cache = cache_for("rows_snapshot")
     watch = cache._evictor._watch
-    store_at(cache, TOY, TOKENS, [5, 10, 30])
+    store_at(cache, TOY, TOKENS, [5, 10, 20])
     assert watch._spacing == 2 * cache.placement.prefill_step
     assert [watch._num_covered(node_at(cache, end)) for end in (5, 10)] == [1.0, 1.0]
