@@ -295,3 +295,24 @@ def test_ten_thousand_turns_keep_checkpoints_by_the_dozen() -> None:
 def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(BadInput):
         Placement(**settings)  # type: ignore[arg-type]
+
+
+def test_document_stays_at_rest_if_much_is_read_without_it() -> None:
+    placement = Placement(min_span=10, prefill_step=20)
+    for document, stays in ((40, True), (35, False)):
+        path = [
+            Stop(30, StopKind.STEP),
+            Stop(document, StopKind.PARAGRAPH),
+            Stop(50, StopKind.TAIL),
+        ]
+        dropped = placement.superfluous_at_rest(path, spacing=40)
+        assert (path[1] not in dropped) == stays
+
+
+def test_places_are_all_that_a_prefill_may_leave() -> None:
+    marks = [(30, BoundaryKind.MESSAGE), (70, BoundaryKind.PARAGRAPH), (90, BoundaryKind.MESSAGE)]
+    prompt = Prompt([1] * 95, [Boundary(*mark) for mark in marks])
+    placement = Placement(min_span=10, prefill_step=100)
+    assert placement.places(prompt) == [30, 70, 90]
+    stops = {stop.position for stop in placement.stops(prompt, 0)}
+    assert stops - {95} <= set(placement.places(prompt))

@@ -99,7 +99,7 @@ def test_watch_knows_no_place_that_is_not_held(act: str) -> None:
     if act == "clear":
         cache.clear()
     elif act == "discard":
-        cache.discard(Prompt(TOKENS))
+        cache.discard(Prompt(TOKENS), len(TOKENS) - 1)
     elif act == "evict":
         cache.evict_to(cache.ledger.held_bytes // 2)
     held = {

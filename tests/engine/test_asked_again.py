@@ -186,7 +186,7 @@ def test_what_was_read_ahead_spares_the_checkpoint_before_the_end(hybrid: Any) -
     cache.spare_tail(ahead, namespace="other")
     cache.spare_tail(ahead)
     assert tail_of(cache)[1].end == TAIL  # the reply hangs on it
-    cache.discard(PROMPT.extended([REPLY]))
+    cache.discard(PROMPT.extended([REPLY]), len(PROMPT))
     cache.spare_tail(ahead)
     assert tail_of(cache)[1].end < TAIL
     assert Prefill(hybrid, cache, PROMPT).cached_len == len(PROMPT)
@@ -208,7 +208,7 @@ def test_nothing_is_spared_otherwise(hybrid: Any, placement: Placement, namespac
     ahead = prompt_of([*PARTS, random_tokens(20, 8)], tail=[])
     with Warming(hybrid, cache, ahead) as warming:
         list(warming.steps())
-    cache.discard(PROMPT.extended([REPLY]))
+    cache.discard(PROMPT.extended([REPLY]), len(PROMPT))
     assert cache.last_end.end is not None
     cache.last_end.end = replace(cache.last_end.end, namespace=namespace)
     cache.spare_tail(ahead)
@@ -298,3 +298,40 @@ def test_second_question_about_a_document_reads_the_question_only(hybrid: Any) -
     assert second.cached_len == 70
     cold, _ = ask(hybrid, cache_of(hybrid), asked(6))
     assert mx.allclose(second.logits, cold.logits, atol=1e-4)
+
+
+def test_end_whose_conversation_is_gone_is_a_plain_miss(hybrid: Any) -> None:
+    cache = cache_of(hybrid)
+    ask(hybrid, cache)
+    cache._spaces.clear()
+    assert cache.match_to_end(PROMPT).reason is Reason.COLD
+
+
+def test_windows_at_the_end_evict_nothing() -> None:
+    model = ARCHITECTURES["gpt_oss"].build(mx.float32)
+    cache = cache_of(model)
+    with Prefill(model, cache, PROMPT) as prefill:
+        list(prefill.steps())
+        before = cache.stats()
+        cache.lend(cache.ledger.free_bytes)
+        prefill.keep_end()
+        assert cache.stats() == before
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss", "qwen3_5"])
+def test_reply_that_was_stored_in_parts_goes_whole(kind: str) -> None:
+    model = ARCHITECTURES[kind].build(mx.float32)
+    cache = cache_of(model)
+    with Prefill(model, cache, PROMPT) as prefill:
+        list(prefill.steps())
+        prefill.keep_end()
+        said = PROMPT
+        for part in (random_tokens(30, 5), random_tokens(30, 6)):
+            said = said.extended(part)
+            model(mx.array([part]), cache=prefill.live.caches)
+            prefill.live.advance(part)
+            prefill.insert(said, StopKind.REPLY)
+    cache.discard(said, len(PROMPT))
+    assert cache.stats().num_tokens == (TAIL if kind == "qwen3_5" else len(PROMPT))
+    assert Prefill(model, cache, PROMPT).cached_len == len(PROMPT)
+    cache.check()

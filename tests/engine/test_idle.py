@@ -102,6 +102,20 @@ def test_reply_that_the_next_turn_does_not_pass_is_dropped(kind: str) -> None:
     assert heard.result.cached_tokens == 71
 
 
+def test_reply_that_is_written_again_but_for_its_end_is_kept_up_to_there() -> None:
+    made = bench("llama", idle_prefill=IdlePrefill.OFF)
+    sequence, _ = made.ask(prompt_of([SYSTEM, random_tokens(20, 1)]), 40)
+    made.run()
+    read = sequence.read.tokens.tolist()
+    shared = len(read) - 3
+    upcoming = Prompt([*read[:shared], (read[shared] + 1) % 100, 5, 6], sequence.read.boundaries)
+    made.core.warmth.follow_up(sequence, upcoming)
+    assert made.cache.stats().num_tokens == shared
+    _, heard = ask_next(made, upcoming)
+    assert heard.result.cached_tokens == shared
+    made.cache.check()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_last_turn_asked_again_is_not_read_though_the_next_was_read_ahead(kind: str) -> None:
     made = bench(kind)

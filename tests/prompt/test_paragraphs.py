@@ -8,7 +8,7 @@ import pytest
 
 from keepwarm.prompt.boundaries import BoundaryKind, Prompt
 from keepwarm.prompt.render import render_chat, render_text
-from tests.prompt.conversations import assistant, common_len, system, tool, user
+from tests.prompt.conversations import TOOLS, assistant, common_len, system, tool, user
 from tests.prompt.tokenizers_for_tests import make_tokenizer, own
 
 DOCUMENT = "\n\n".join(f"Paragraph {i}. " + "It goes on and on. " * 9 for i in range(12))
@@ -73,3 +73,19 @@ def test_it_is_no_end_of_a_message() -> None:
     assert prompt.last_message_end is not None
     assert prompt.last_message_end > place
     assert all(end.kind is not BoundaryKind.PARAGRAPH for end in prompt.ends)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tools_and_system_are_no_text_before_a_question(name: str) -> None:
+    tools = [
+        {**TOOLS[0], "function": {**TOOLS[0]["function"], "name": f"f{i}", "description": DOCUMENT}}
+        for i in range(2)
+    ]
+    for before in ([], [system(DOCUMENT)], [system(DOCUMENT), user("Hi"), assistant(DOCUMENT)]):
+        for text in ("Hi there", "Hi there.\n\nWho are you?"):
+            assert paragraph_of(render_chat(own(name), [*before, user(text)], tools=tools)) is None
+
+
+def test_blanks_at_the_end_are_not_encoded_twice() -> None:
+    text = f"{DOCUMENT}\n\nWho wrote it?" + " " * 5000
+    assert paragraph_of(render_text(make_tokenizer(None), text)) is None

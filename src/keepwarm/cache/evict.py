@@ -207,11 +207,9 @@ class Evictor:
         """Whether a checkpoint of this prompt beyond that position was evicted."""
         if not self._ghosts:
             return False
-        places = [stop.position for stop in self.placement.schedule(prompt)]
-        places.append(self.placement.tail(prompt))
         return any(
             (namespace, prompt.digest(place)) in self._ghosts
-            for place in sorted(places)
+            for place in self.placement.places(prompt)
             if deeper_than < place < len(prompt)
         )
 
@@ -240,17 +238,20 @@ class Evictor:
         self._cut_loose()
 
     def discard(self, space: Space, node: Node, after: int) -> None:
-        """Drop a leaf that turned out to be of no use; nobody will ask where it went. Where any row
-        can be restored, those of the first `after` tokens stay."""
-        if not node.children and not node.pins:
-            self._counts["discarded"] += 1
-            if space.can_cut and node.start < after < node.end:
-                space.tree.split(node, after)
-            checkpoint = node.checkpoint
-            self._drop_leaf(space, node)
-            self._cut_loose()
-            if checkpoint is not None:
-                self.recall(space.name, checkpoint.digest)
+        """Drop a leaf, and all that leads to it alone behind `after` tokens; nobody will ask where
+        it went. Where any row can be restored, those of the first `after` tokens stay."""
+        going = [step for step in reversed(node.path()) if step.end > after]
+        for step in going:
+            # One without a checkpoint may have gone with the last.
+            if step.children or step.pins or (not any(step.spans) and step.checkpoint is None):
+                break
+            self._counts["discarded"] += step is node
+            if space.can_cut and step.start < after:
+                space.tree.split(step, after)
+            digest = step.checkpoint.digest if step.checkpoint is not None else b""
+            self._drop_leaf(space, step)
+            self.recall(space.name, digest)
+        self._cut_loose()
 
     def _drop_leaf(self, space: Space, node: Node) -> None:
         """Drop a leaf, and above it the rows that no checkpoint leads to any more."""

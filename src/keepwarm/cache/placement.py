@@ -174,6 +174,12 @@ class Placement:
         end = prompt.last_message_end
         return end if end is not None and end < len(prompt) else len(prompt) - 1
 
+    def places(self, prompt: Prompt) -> list[int]:
+        """Where a prefill of it may have left checkpoints, whatever was cached; rising."""
+        found = {stop.position for stop in self.schedule(prompt)}
+        found |= {b.position for b in prompt.boundaries if b.kind is BoundaryKind.PARAGRAPH}
+        return sorted(found | {self.tail(prompt)})
+
     def _is_worth_a_stop(self, position: int, start: int, end: int) -> bool:
         return position - start >= self.min_span and position < end
 
@@ -200,6 +206,14 @@ class Placement:
                 kept = checkpoints[i].position
         return dropped[::-1]
 
+    def _lasts_at_rest(self, stop: Stop, before: int) -> bool:
+        """Whether others may start there, and would have much to read without it."""
+        if stop.kind is StopKind.SYSTEM:
+            return stop.position >= self.min_span
+        if stop.kind is StopKind.PARAGRAPH:
+            return stop.position - before >= self.min_span
+        return stop.kind in LASTING
+
     def superfluous_at_rest(self, checkpoints: Sequence[Stop], spacing: int) -> list[Stop]:
         """Which of the checkpoints on the path of a conversation that rests (in rising order) to
         drop: never the last one, nor one that other conversations start from.
@@ -220,8 +234,7 @@ class Placement:
         for i in range(num_old - 1, -1, -1):
             stop = checkpoints[i]
             before = checkpoints[i - 1].position if i else 0
-            is_short = stop.kind is StopKind.SYSTEM and stop.position < self.min_span
-            if (stop.kind in LASTING and not is_short) or kept - before > spacing:
+            if self._lasts_at_rest(stop, before) or kept - before > spacing:
                 kept = stop.position
             else:
                 dropped.append(stop)

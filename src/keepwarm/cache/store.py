@@ -117,7 +117,7 @@ class PrefixCache:
             return Match(prompt, namespace, 0, 0, Reason.DISABLED)
         try:
             found = self._search(prompt, namespace, limit)
-            if end is not None and end.is_of(namespace, prompt):
+            if end is not None and end.is_of(namespace, prompt) and namespace in self._spaces:
                 found = end.added_to(found, self._spaces[namespace], self._keys(prompt))
             return found
         except Exception as error:
@@ -151,7 +151,7 @@ class PrefixCache:
             return Reason.EVICTED
         if not cached:
             # What all prompts of a template begin with is nothing that anyone would miss.
-            first_end = prompt.boundaries[0].position if prompt.boundaries else 1
+            first_end = prompt.ends[0].position if prompt.ends else 1
             is_cold = parted < first_end
             return self._reason_cold(prompt, namespace, keys) if is_cold else Reason.NO_CHECKPOINT
         if parted >= len(prompt) or cached >= self.placement.tail(prompt):
@@ -284,17 +284,16 @@ class PrefixCache:
         """`live` has read all of `prompt`: keep the state for who asks the same and knows what the
         model says. Windows, where rows make it; else while memory is free and no other ends."""
         space = self._spaces.get(namespace)
-        if space is not None and space.can_cut and space.window_groups:
+        has_spare = self._evictor.fits(self.ledger.budget_bytes // 64)
+        if space and space.can_cut and space.window_groups and has_spare:
             self.insert(prompt, live, kind=StopKind.TAIL, namespace=namespace)
         if space is None or space.can_cut or space.exact:
             return
         try:
             self.last_end.let_go()
             match = self._find(prompt, namespace, len(prompt) - 1)
-            is_there = live.digest == prompt.digest(len(prompt))
-            fits = self._evictor.fits
-            end = take_end(space, match, live, fits, self._clock()) if is_there else None
-            if end is not None:
+            end = take_end(space, match, live, self._evictor.fits, self._clock())
+            if end is not None and end.is_of(namespace, prompt):
                 self.last_end.put(end)
         except Exception as error:
             self._fault("insert", error)
@@ -350,9 +349,9 @@ class PrefixCache:
         """Evict by the policy until at most `held_bytes` are held, or all the rest is pinned."""
         self._evictor.evict_to(held_bytes, list(self._spaces.values()), self._clock())
 
-    def discard(self, prompt: Prompt, after: int = 0, *, namespace: str = "") -> None:
-        """Drop what was stored at the very end of `prompt`, unless something hangs on it; where any
-        row can be restored, only what lies behind its first `after` tokens."""
+    def discard(self, prompt: Prompt, after: int, *, namespace: str = "") -> None:
+        """Drop what was stored of `prompt` behind its first `after` tokens, up to its very end,
+        unless something hangs on it."""
         space = self._spaces.get(namespace)
         if space is None:
             return

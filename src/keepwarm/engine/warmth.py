@@ -12,7 +12,7 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.idle import Idle
 from keepwarm.engine.request import IdlePrefill
 from keepwarm.engine.sequence import Sequence
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Prompt, shared_len
 from keepwarm.prompt.follow_up import continues
 
 
@@ -31,15 +31,23 @@ class Warmth:
             sequence.prefill.insert(sequence.read, StopKind.REPLY)
 
     def follow_up(self, sequence: Sequence, upcoming: Prompt) -> None:
-        """The next turn will begin with `upcoming`. The state of a reply that it does not pass
-        through is dropped (a thought, say, that is never written again); what it lacks is read
-        when nothing else is to do."""
+        """The next turn will begin with `upcoming`. What it does not pass through of a reply is
+        dropped (a thought, say, that is never written again); what it lacks is read when nothing
+        else is to do."""
         read, namespace = sequence.read, sequence.request.namespace
         goes_on = continues(read, upcoming)
         if not goes_on:
-            self._cache.discard(read, len(sequence.prompt), namespace=namespace)
+            shared = shared_len(read.tokens, upcoming.tokens) if self._can_cut_anywhere else 0
+            after = max(len(sequence.prompt), shared)
+            self._cache.discard(read, after, namespace=namespace)
         is_wanted = self._mode is IdlePrefill.ALL or (
             self._mode is IdlePrefill.STRIPPED and not goes_on
         )
         if is_wanted and self._cache.disabled_because is None:
             self.idle.offer(upcoming, namespace)
+
+    @property
+    def _can_cut_anywhere(self) -> bool:
+        """Whether rows alone are enough; windows go with the checkpoint that took them."""
+        layout = self._cache.layout
+        return layout is not None and layout.can_cut and not any(g.is_window for g in layout.groups)

@@ -1,8 +1,8 @@
 """The short convolution before a recurrence, on CUDA: each channel by itself, a few tokens back.
 
 For each length and batch that it has not seen, MLX has cuDNN plan for some 200 ms, and every prompt
-has a length of its own. This kernel needs no plan, and gives the same bits however a prompt is cut.
-No gradients. On the thread that owns the arrays.
+has a length of its own. This kernel needs no plan, and gives the same bits however a prompt is cut
+into chunks of two tokens or more. No gradients. On the thread that owns the arrays.
 """
 
 from __future__ import annotations

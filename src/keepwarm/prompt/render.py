@@ -86,7 +86,8 @@ def last_paragraph(text: str) -> int:
     """Where the last paragraph begins, if it is short and much stands before it; else 0."""
     end = len(text.rstrip())
     blank = text.rfind("\n\n", max(0, end - _MAX_LAST_CHARS), end)
-    return blank + 2 if blank >= _MIN_TEXT_CHARS else 0
+    is_one = blank >= _MIN_TEXT_CHARS and len(text) - blank <= _MAX_LAST_CHARS
+    return blank + 2 if is_one else 0
 
 
 class _Rendering:
@@ -138,12 +139,13 @@ class _Rendering:
     ) -> list[Boundary]:
         kinds: dict[int, BoundaryKind] = {}
         last_char = 0
-        for char, kind in self._chars(text, found):
+        chars = list(self._chars(text, found))
+        for char, kind in chars:
             position = encoded.position(char)
             if position:
                 kinds.setdefault(position, kind)
                 last_char = max(last_char, char)
-        if self._prompted and (char := self._paragraph(text, found)):
+        if self._prompted and (char := self._paragraph(text, found, [at for at, _ in chars])):
             position = encoded.position(char)
             if position:
                 kinds.setdefault(position, BoundaryKind.PARAGRAPH)
@@ -167,13 +169,15 @@ class _Rendering:
             for char in self._message_ends(text, i, place):
                 yield char, BoundaryKind.MESSAGE
 
-    def _paragraph(self, text: str, found: Mapping[int, Found]) -> int:
-        """Where the last paragraph of what the user said last begins, behind a long text; or 0."""
+    def _paragraph(self, text: str, found: Mapping[int, Found], ends: Sequence[int]) -> int:
+        """Where the last paragraph of what the user said last begins, behind a long text; or 0.
+        `ends` are those of all that was found."""
         last = len(self._messages) - 1
         place = found.get(last)
         if place is None or self._messages[last]["role"] != "user":
             return 0
-        start = max((found[i].char for i in found if i != last), default=0)
+        before = [*ends, *(found[i].char for i in found if i != last)]
+        start = max((char for char in before if char < place.char), default=0)
         char = last_paragraph(text[start : place.char])
         return start + char if char else 0
 
