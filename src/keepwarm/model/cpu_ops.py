@@ -78,7 +78,7 @@ def _exp2(power: mx.array, near: mx.array) -> mx.array:
     return (value + _EXP2[0]) * (rounded.view(mx.int32) << 23).view(mx.float32)
 
 
-def can_conv1d(
+def is_short_depthwise(
     input: Any,  # noqa: A002 — as MLX calls it
     weight: Any,
     stride: int = 1,
@@ -97,8 +97,11 @@ def can_conv1d(
         and weight.shape[1] <= min(_MAX_KERNEL_LEN, input.shape[1])
         and input.dtype in _FLOATS
         and weight.dtype == input.dtype
-        and input.size >= _MIN_LEN
     )
+
+
+def can_conv1d(input: Any, weight: Any, *args: int, **more: int) -> bool:  # noqa: A002
+    return is_short_depthwise(input, weight, *args, **more) and input.size >= _MIN_LEN
 
 
 def conv1d(

@@ -12,11 +12,11 @@ from typing import Any
 
 import mlx.core as mx
 
+from keepwarm.model.cpu_ops import is_short_depthwise
+
 THREADS = 256
 # Of a CUDA grid, in its second and third dimension.
 _MAX_BLOCKS = 65_535
-_MAX_KERNEL_LEN = 8
-_FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 
 # MLX's own, whatever stands under this name later.
 _mlx_conv1d = mx.conv1d
@@ -36,23 +36,10 @@ _SOURCE = """
 """
 
 
-def can_conv1d(
-    input: Any,  # noqa: A002 -- as MLX calls it
-    weight: Any,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    groups: int = 1,
-) -> bool:
-    """Depthwise, on the GPU. A single sequence that decodes always has the same length."""
+def can_conv1d(input: Any, weight: Any, *args: int, **more: int) -> bool:  # noqa: A002
+    """On the GPU. A single sequence that decodes always has the same length."""
     return (
-        (stride, padding, dilation) == (1, 0, 1)
-        and all(isinstance(a, mx.array) and a.ndim == 3 for a in (input, weight))
-        and groups == input.shape[2] == weight.shape[0]
-        and weight.shape[2] == 1
-        and weight.shape[1] <= min(_MAX_KERNEL_LEN, input.shape[1])
-        and input.dtype in _FLOATS
-        and weight.dtype == input.dtype
+        is_short_depthwise(input, weight, *args, **more)
         and 0 < input.shape[0] <= _MAX_BLOCKS
         and input.shape[1] <= _MAX_BLOCKS
         and (input.shape[0], input.shape[1]) != (1, weight.shape[1])
