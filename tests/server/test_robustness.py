@@ -248,6 +248,7 @@ def test_client_that_hangs_up_in_its_own_body(server: Served) -> None:
     for text in (head, head + b"Content-Type: application/json\r\n\r\n{", b"\x16\x03\x01\x00", b""):
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(text)
+    assert server.chat(max_tokens=1).status_code == 200  # nobody else minds
 
 
 def test_many_clients_at_once_are_all_answered(server: Served) -> None:
