@@ -12,6 +12,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, BatchKVCache, CacheList, KVCache
 
+from keepwarm.state.nested import flattened
+
 log = logging.getLogger("keepwarm.engine")
 
 Caches = list[Any]
@@ -74,19 +76,38 @@ def extend(batch: Caches, more: Caches) -> None:
 
 def keep(batch: Caches, rows: Sequence[int]) -> None:
     """Drop all sequences but `rows`. Mutates."""
+    _look_at_paddings(batch)
     for layer in batch:
-        layer.filter(list(rows))
+        _keep(layer, list(rows))
 
 
 def extracted(batch: Caches, row: int) -> Caches:
     """The caches of one sequence, in buffers of their own."""
-    # Each `extract` looks at these numbers: all at once, or it waits for every layer.
-    mx.eval([padding for padding in map(_padding_of, batch) if padding is not None])
+    _look_at_paddings(batch)
     return [_extract(layer, row) for layer in batch]
 
 
-def _padding_of(layer: Any) -> Any:
-    return getattr(layer, "left_padding", None)
+def _look_at_paddings(batch: Caches) -> None:
+    """All at once: who asks for these numbers layer by layer waits for every layer."""
+    paddings = [getattr(layer, "left_padding", None) for layer in flattened(batch)]
+    mx.eval([padding for padding in paddings if padding is not None])
+
+
+def _keep(layer: Any, rows: list[int]) -> None:
+    """As `filter`, which has the device count the padding again."""
+    if isinstance(layer, CacheList):
+        for part in layer.caches:
+            _keep(part, rows)
+    elif type(layer) is BatchKVCache and layer.keys is not None:
+        paddings: list[int] = layer.left_padding.tolist()
+        spare = min(paddings[row] for row in rows)
+        layer.keys = layer.keys[rows][..., spare:, :]
+        layer.values = layer.values[rows][..., spare:, :]
+        layer.offset = layer.offset[rows]
+        layer.left_padding = mx.array([paddings[row] - spare for row in rows])
+        layer._idx -= spare
+    else:
+        layer.filter(rows)
 
 
 def _merge(layer: Sequence[Any]) -> Any:
