@@ -85,6 +85,28 @@ def test_array_masks_are_left_to_mlx() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys"), [(2, 2), (5, 2085), (8, 20_011), (31, 300), (200, 2085)]
+)
+def test_the_kernel_weighs_as_plain_operations_do(
+    num_queries: int, num_keys: int, mask: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not short_queries._has_kernel():
+        pytest.skip("a kernel for CUDA")
+    for dtype, tolerance in ((mx.float32, 1e-6), (mx.bfloat16, 4e-3)):
+        q, _, _ = arrays(num_queries, num_keys, 128, dtype)
+        scores = mx.random.normal((1, 2, 2 * num_queries, num_keys)) * 30
+        more: dict[str, Any] = {"is_causal": mask is not None}
+        ours = short_queries._softmax(scores, q, 0.3, dtype, **more)
+        with monkeypatch.context() as patch:
+            patch.setattr(short_queries, "_has_kernel", lambda: False)
+            expected = short_queries._softmax(scores, q, 0.3, dtype, **more)
+        assert ours.dtype == expected.dtype == dtype
+        assert distance(ours, expected) < tolerance
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("num_queries", [2, 5, 31, 200, MAX_QUERIES])
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32], ids=["bfloat16", "float32"])
 def test_the_room_behind_the_keys_changes_no_bit(num_queries: int, dtype: Any) -> None:

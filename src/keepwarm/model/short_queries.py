@@ -8,9 +8,12 @@ roundings, and depends on its arguments alone. On the thread that owns the array
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import mlx.core as mx
+
+THREADS = 256
 
 # The sizes of heads that MLX has a fused kernel for. Others it computes in products itself.
 _HEAD_DIMS = (64, 96, 128)
@@ -18,9 +21,47 @@ _FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 # A chunk of a long prompt meets lengths that come again; and scores take memory.
 MAX_QUERIES = 1024
 MAX_SCORES = 1 << 26
-# With fewer rows than that keys are split into so many parts, so that there is work for all.
+# With fewer rows than that over more keys, these are split into so many parts, so that there is
+# work for all.
 _FEW_ROWS = 128
+_MANY_KEYS = 8192
 _NUM_PARTS = 32
+
+# Each row of scores by the threads of one block. In MLX's own operations it would be six kernels,
+# and starting them takes longer than what they do.
+_SOURCE = """
+    const int T = q_shape[2], S = scores_shape[1];
+    const long long row = blockIdx.x;
+    const int num_seen = IS_CAUSAL ? S - T + (int)(row % T) + 1 : S;
+    const float* mine = scores + row * S;
+    const int thread = threadIdx.x;
+    __shared__ float shared[THREADS];
+
+    float most = -INFINITY;
+    for (int i = thread; i < num_seen; i += THREADS) most = fmaxf(most, mine[i] * scale[0]);
+    shared[thread] = most;
+    __syncthreads();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+      if (thread < half) shared[thread] = fmaxf(shared[thread], shared[thread + half]);
+      __syncthreads();
+    }
+    most = shared[0];
+    __syncthreads();
+
+    float sum = 0.0f;
+    for (int i = thread; i < num_seen; i += THREADS) sum += expf(mine[i] * scale[0] - most);
+    shared[thread] = sum;
+    __syncthreads();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+      if (thread < half) shared[thread] += shared[thread + half];
+      __syncthreads();
+    }
+    const float whole = shared[0];
+    for (int i = thread; i < S; i += THREADS) {
+      const float weight = i < num_seen ? expf(mine[i] * scale[0] - most) / whole : 0.0f;
+      weights[row * S + i] = static_cast<OutT>(weight);
+    }
+"""
 
 # MLX's own, whatever stands under this name later.
 _mlx_attention = mx.fast.scaled_dot_product_attention
@@ -66,15 +107,56 @@ def _by_products(
     num_key_heads, num_keys = k.shape[1], k.shape[2]
     # Heads that share their keys are rows of one product.
     rows = q.astype(mx.float32).reshape(batch, num_key_heads, -1, depth)
-    # The scale comes after: what has 16 bits goes through the product unrounded.
-    scores = scale * (rows @ k.astype(mx.float32).swapaxes(-1, -2))  # (B, key heads, G * T, S)
+    scores = rows @ k.astype(mx.float32).swapaxes(-1, -2)  # (B, key heads, G * T, S)
+    weights = _softmax(scores, q, scale, v.dtype, is_causal=is_causal)
+    is_split = rows.shape[2] <= _FEW_ROWS and num_keys > _MANY_KEYS
+    out = _weighed(weights, v) if is_split else weights @ v
+    return out.astype(q.dtype).reshape(batch, num_heads, num_queries, -1)
+
+
+def _softmax(
+    scores: mx.array, q: mx.array, scale: float, dtype: mx.Dtype, *, is_causal: bool
+) -> mx.array:
+    """Of `scale * scores`. The scale comes only now: what has 16 bits went through the product
+    unrounded."""
+    num_queries, num_keys = q.shape[2], scores.shape[-1]
+    num_rows = scores.size // num_keys
+    if _has_kernel():
+        [weights] = _kernel()(
+            inputs=[scores.reshape(num_rows, num_keys), q, _as_array(scale)],
+            template=[("OutT", dtype), ("IS_CAUSAL", is_causal), ("THREADS", THREADS)],
+            grid=(num_rows * THREADS, 1, 1),
+            threadgroup=(THREADS, 1, 1),
+            output_shapes=[(num_rows, num_keys)],
+            output_dtypes=[dtype],
+        )
+        assert isinstance(weights, mx.array)
+        return weights.reshape(scores.shape)
+    scores = scale * scores
     if is_causal:
         places = mx.arange(num_keys - num_queries, num_keys)[:, None] >= mx.arange(num_keys)
-        apart = scores.reshape(batch, num_key_heads, -1, num_queries, num_keys)
+        apart = scores.reshape(*scores.shape[:2], -1, num_queries, num_keys)
         scores = mx.where(places, apart, -mx.inf).reshape(scores.shape)
-    weights = mx.softmax(scores, axis=-1).astype(v.dtype)
-    out = weights @ v if rows.shape[2] > _FEW_ROWS else _weighed(weights, v)
-    return out.astype(q.dtype).reshape(batch, num_heads, num_queries, -1)
+    return mx.softmax(scores, axis=-1).astype(dtype)
+
+
+def _has_kernel() -> bool:
+    return mx.cuda.is_available() and mx.default_device() == mx.gpu
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> Any:
+    return mx.fast.cuda_kernel(
+        name="keepwarm_softmax",
+        input_names=["scores", "q", "scale"],
+        output_names=["weights"],
+        source=_SOURCE,
+    )
+
+
+@lru_cache(maxsize=8)
+def _as_array(scale: float) -> mx.array:
+    return mx.array([scale], dtype=mx.float32)
 
 
 def _weighed(weights: mx.array, v: mx.array) -> mx.array:
