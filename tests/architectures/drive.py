@@ -15,6 +15,7 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from keepwarm.state.registry import Layout
 from keepwarm.state.window import ChunkedKV, RotatingKV
+from tests.cache.toy import chunks
 
 from .zoo import VOCAB_SIZE
 
@@ -54,11 +55,13 @@ def read(model: Any, cache: PrefixCache, prompt: Prompt, limit: int | None = Non
     with cache.pin(match) as pin:
         live = cache.restore(match)
         assert live.position == match.cached_len
-        for stop in cache.stops(match):
-            logits = feed(model, live, prompt.tokens[live.position : stop.position])
-            if stop.kind is not StopKind.END:
-                assert cache.insert(prompt, live, kind=stop.kind, pin=pin).is_stored
-                stored_at.append(stop.position)
+        for chunk in chunks(cache.stops(match)):
+            logits = feed(model, live, prompt.tokens[live.position : chunk[-1].position])
+            for stop in chunk:
+                if stop.kind is not StopKind.END:
+                    done = cache.insert(prompt, live, kind=stop.kind, pin=pin, at=stop.position)
+                    assert done.is_stored
+                    stored_at.append(stop.position)
     cache.check()
     return Run(match.cached_len, live, logits, stored_at)
 

@@ -25,7 +25,7 @@ from keepwarm.cache.placement import Placement, StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from keepwarm.state.registry import Layout
-from tests.cache.toy import SMALL, TOYS, UNTHINNED, Toy, prefill
+from tests.cache.toy import SMALL, TOYS, UNTHINNED, Toy, chunks, prefill
 from tests.cache.twin import Twin
 from tests.state.feeding import are_same, contents
 
@@ -170,10 +170,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert live.position == match.cached_len
         self.assert_right(prompt, live)
         if live.position < len(prompt):
-            for stop in self.cache.stops(match):
-                self.toy.read(live, prompt, stop.position)
-                if stop.kind is not StopKind.END:
-                    self.insert(prompt, live, stop.kind, held)
+            for chunk in chunks(self.cache.stops(match)):
+                self.toy.read(live, prompt, chunk[-1].position)
+                for stop in chunk:
+                    if stop.kind is not StopKind.END:
+                        self.insert(prompt, live, stop.kind, held, at=stop.position)
             self.known.add((namespace, prompt.digest(len(prompt))))
             if is_alone:
                 self.cache.keep_end(prompt, live, namespace=namespace)
@@ -191,13 +192,18 @@ class StoreMachine(RuleBasedStateMachine):
             if is_alone:  # the next turn does not begin with the reply
                 self.cache.discard(held.prompt, len(prompt), namespace=namespace)
 
-    def insert(self, prompt: Prompt, live: Live, kind: StopKind, held: Held) -> None:
+    def insert(
+        self, prompt: Prompt, live: Live, kind: StopKind, held: Held, at: int | None = None
+    ) -> None:
         twin = self.twins[held.namespace]
         before = self.checkpoints()
-        done = self.cache.insert(prompt, live, kind=kind, namespace=held.namespace, pin=held.pin)
+        done = self.cache.insert(
+            prompt, live, kind=kind, namespace=held.namespace, pin=held.pin, at=at
+        )
         if done.is_stored:
-            held.position = live.position
-            twin.add(prompt, live)
+            held.position = live.position if at is None else at
+            assert done.position == held.position
+            twin.add(prompt, live, held.position)
         elif done.refusal is Refusal.OVER_BUDGET:
             assert self.is_tight
             assert self.checkpoints() == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from mlx_lm.models.cache import (
 
 from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
-from keepwarm.cache.placement import Placement, StopKind
+from keepwarm.cache.placement import Placement, Stop, StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.state.feeding import Tape, feed, prefix_hashes
@@ -66,6 +66,16 @@ class Toy:
         return caches
 
 
+def chunks(stops: Sequence[Stop]) -> Iterator[list[Stop]]:
+    """What is read at once: up to each stop, with those that are passed on the way."""
+    passed: list[Stop] = []
+    for stop in stops:
+        passed.append(stop)
+        if not stop.is_passed:
+            yield passed
+            passed = []
+
+
 def prefill(
     cache: PrefixCache, toy: Toy, prompt: Prompt, *, namespace: str = "", pin: Pin | None = None
 ) -> Live:
@@ -74,12 +84,15 @@ def prefill(
     live = cache.restore(match)
     if live.position != match.cached_len:
         match = cache.match(prompt, namespace=namespace, limit=live.position)
-    for stop in cache.stops(match):
-        if stop.position <= live.position:
+    for chunk in chunks(cache.stops(match)):
+        if chunk[-1].position <= live.position:
             continue
-        toy.read(live, prompt, stop.position)
-        if stop.kind is not StopKind.END:
-            cache.insert(prompt, live, kind=stop.kind, namespace=namespace, pin=pin)
+        toy.read(live, prompt, chunk[-1].position)
+        for stop in chunk:
+            if stop.kind is not StopKind.END:
+                cache.insert(
+                    prompt, live, kind=stop.kind, namespace=namespace, pin=pin, at=stop.position
+                )
     return live
 
 

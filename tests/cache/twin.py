@@ -54,9 +54,9 @@ class Twin:
         cuts = self.cuts(prompt, position) if self.exact else []
         return self.toy.cold(prompt.tokens[:position].tolist(), cuts)
 
-    def add(self, prompt: Prompt, live: Live) -> None:
+    def add(self, prompt: Prompt, live: Live, at: int | None = None) -> None:
         leaves = self.layout.leaves(live.caches)
-        self.places[self.place(prompt, live.position)] = sum(
+        self.places[self.place(prompt, live.position if at is None else at)] = sum(
             self.layout.snapshot_state(leaf).measure(leaves[leaf]) for leaf in self.layout.whole
         )
 

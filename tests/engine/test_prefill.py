@@ -95,3 +95,37 @@ def test_what_was_read_before_giving_up_is_kept(model: Any) -> None:
     cache.check()
     cache.evict_to(0)
     assert cache.ledger.held_bytes == 0  # no pin is left behind
+
+
+WINDOWED = ["gpt_oss", "gemma3_text", "llama4", "step3p5"]
+
+
+@pytest.mark.parametrize("name", ["qwen3", *WINDOWED])
+@pytest.mark.parametrize("max_tokens", [None, 7, 14, 17, 18, 19, 20])
+def test_what_the_next_turn_starts_from_costs_no_pass_of_its_own(
+    name: str, max_tokens: int | None
+) -> None:
+    """Rows and windows as they were before the generation prompt are still there behind it,
+    wherever a chunk was cut to let others go on."""
+    model = ARCHITECTURES[name].build(mx.float32)
+    cache = PrefixCache(model, placement=PLACEMENT, budget_bytes=1 << 26)
+    history = [random_tokens(24, 0), random_tokens(40, 1)]
+    with Prefill(model, cache, prompt_of(history)) as before:
+        list(before.steps())
+    spans = [*history, random_tokens(15, 2)]
+    one, other = prompt_of(spans), prompt_of(spans, tail=(4, 5, 6, 7))
+    with Prefill(model, cache, one) as prefill:
+        assert prefill.cached_len == len(one) - 18
+        positions = []
+        while not prefill.is_done:
+            prefill.advance(max_tokens)
+            positions.append(prefill.live.position)
+    if max_tokens is None:
+        assert positions == [len(one)]
+    cache.check()
+    with Prefill(model, cache, other) as hot:
+        assert hot.cached_len == len(one) - 3
+        list(hot.steps())
+    with Prefill(model, PrefixCache(model, placement=PLACEMENT, budget_bytes=0), other) as cold:
+        list(cold.steps())
+    assert float(mx.abs(hot.logits - cold.logits).max()) < 1e-4

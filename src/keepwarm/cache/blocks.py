@@ -22,12 +22,18 @@ BlockArrays = dict[int, Arrays]  # by leaf
 
 
 class Capture:
-    """What can be taken from the live caches of one sequence at one position."""
+    """What can be taken from the live caches of one sequence, of where they stand or of `at`, an
+    earlier place."""
 
-    def __init__(self, layout: Layout, caches: Sequence[Any], position: int) -> None:
-        """Raises CacheFault when the caches are of another layout or stand elsewhere."""
+    def __init__(
+        self, layout: Layout, caches: Sequence[Any], position: int, at: int | None = None
+    ) -> None:
+        """Raises CacheFault when the caches are of another layout or stand elsewhere, or cannot
+        be looked at as they were."""
         self.layout = layout
-        self.position = position
+        self.position = position if at is None else at
+        if self.position != position and not (layout.can_cut and 0 < self.position < position):
+            raise CacheFault(f"caches at {position} do not tell what they were at {at}")
         self._leaves = layout.leaves(caches)
         layout.check_position(self._leaves, position)
         self._rows: dict[int, Rows] = rows_of(layout, self._leaves)

@@ -37,7 +37,7 @@ class StopKind(StrEnum):
     MESSAGE = "message"  # end of a message
     PARAGRAPH = "paragraph"  # end of a long text before the last words of a message
     STEP = "step"  # no boundary came for prefill_step tokens
-    TAIL = "tail"  # last boundary before the generation prompt
+    TAIL = "tail"  # last boundary before the generation prompt; with rows alone, behind it
     BRANCH = "branch"  # another prompt was seen to part here
     REPLY = "reply"  # end of a decoded reply
     END = "end"  # end of the prompt: no checkpoint of the tree
@@ -53,10 +53,12 @@ LASTING = (StopKind.SYSTEM, StopKind.MARK, StopKind.BRANCH)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stop:
-    """`position` tokens have been read when prefill stops here."""
+    """`position` tokens have been read when prefill stops here; one that is passed is read over,
+    and stored from behind."""
 
     position: int
     kind: StopKind
+    is_passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +132,21 @@ class Placement:
         stops = [s for s in self.schedule(prompt) if start < s.position < len(prompt)]
         return [*stops, Stop(len(prompt), StopKind.END)]
 
-    def stops(self, prompt: Prompt, start: int, parted_at: int | None = None) -> list[Stop]:
+    def stops(
+        self, prompt: Prompt, start: int, parted_at: int | None = None, *, passes_tail: bool = False
+    ) -> list[Stop]:
         """The stops of a prefill that begins at `start`, up to the end, in the default mode.
 
         Besides the schedule it stops before the generation prompt, so that the next turn can
-        start there; behind a long text that the last words of a message may be about, for there
-        may be others; and at `parted_at`, where a stored prompt went another way: a third one may
-        come.
+        start there (with `passes_tail` it does not stop, where layers still have what they had a
+        few tokens ago); behind a long text that the last words of a message may be about, for
+        there may be others; and at `parted_at`, where a stored prompt went another way: a third
+        one may come.
         """
-        found = self._with_tail(prompt, start, self.schedule(prompt))
-        end = len(prompt)
+        end, tail = len(prompt), self.tail(prompt)
+        found = {s.position: s for s in self.schedule(prompt) if start < s.position < end}
+        if start < tail < end:
+            found.setdefault(tail, Stop(tail, StopKind.TAIL, passes_tail))
         more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
         more += [
             (mark.position, StopKind.PARAGRAPH)
@@ -152,18 +159,13 @@ class Placement:
         return [*sorted(found.values()), Stop(end, StopKind.END)]
 
     def row_stops(self, prompt: Prompt, start: int) -> list[Stop]:
-        """As `stops`, where any token can be restored once its rows are there: the ends of
-        messages need no stop, and every stop is one more pass over the weights."""
+        """As `stops`, where any token can be restored once its rows are there: neither the ends of
+        messages nor the generation prompt need a stop, and every stop is one more pass over the
+        weights. The rows are stored at the very end."""
         shared = [end for end in prompt.boundaries if end.kind in _ALWAYS]
-        found = self._with_tail(prompt, start, self._schedule(prompt, shared))
-        return [*sorted(found.values()), Stop(len(prompt), StopKind.END)]
-
-    def _with_tail(self, prompt: Prompt, start: int, schedule: Sequence[Stop]) -> dict[int, Stop]:
-        end, tail = len(prompt), self.tail(prompt)
-        found = {s.position: s for s in schedule if start < s.position < end}
-        if start < tail < end:
-            found.setdefault(tail, Stop(tail, StopKind.TAIL))
-        return found
+        stops = self._schedule(prompt, shared)
+        inside = [stop for stop in stops if start < stop.position < len(prompt)]
+        return [*inside, Stop(len(prompt), StopKind.TAIL)]
 
     def tail(self, prompt: Prompt) -> int:
         """The last position that a next request is likely to share.

@@ -43,10 +43,9 @@ class PrefixCache:
     """States of past prompts, shared by all that begin alike.
 
     `model` is an mlx-lm model, or a function that makes its empty live caches (`cache_maker`
-    gives one with quantized rows); with None each namespace takes the layout of the first
-    caches it is given. With `exact` a restored prompt gives bit
-    for bit the logits of a cold one: matches land on the prompt's own schedule, and rows that
-    were decoded are not stored.
+    gives one with quantized rows); with None each namespace takes the layout of the first caches
+    it is given. With `exact` a restored prompt gives bit for bit the logits of a cold one: matches
+    land on the prompt's own schedule, and rows that were decoded are not stored.
     """
 
     def __init__(
@@ -175,10 +174,11 @@ class PrefixCache:
         start = match.cached_len if start is None else start
         if self.exact:
             return self.placement.exact_stops(match.prompt, start)
-        if self.layout is not None and not self.layout.has_costly_checkpoints:
+        layout, parted_at = self.layout, match.parted_at if match.is_branch else None
+        if layout is not None and not layout.has_costly_checkpoints:
             return self.placement.row_stops(match.prompt, start)
-        parted_at = match.parted_at if match.is_branch else None
-        return self.placement.stops(match.prompt, start, parted_at)
+        can_cut = layout is not None and layout.can_cut
+        return self.placement.stops(match.prompt, start, parted_at, passes_tail=can_cut)
 
     # Restoring
 
@@ -198,7 +198,7 @@ class PrefixCache:
     def restore(self, match: Match, *, reserve: int | None = None) -> Live:
         """Live caches at `match.cached_len`, with room for `reserve` more tokens.
 
-        `live.position` says where they stand: 0 when the state could not be restored. Never
+        `live.position` says where they stand: 0 when the state could not be restored; it never
         raises because of what is stored. By default there is room for the rest of the prompt.
         """
         if match.version != self._evictor.version:
@@ -233,12 +233,13 @@ class PrefixCache:
         kind: StopKind = StopKind.MESSAGE,
         namespace: str = "",
         pin: Pin | None = None,
+        at: int | None = None,
     ) -> Inserted:
-        """Store the state of `live` at its position, which must lie on `prompt`.
+        """Store the state of `live` at its position, which must lie on `prompt`; or as it was `at`
+        an earlier one, where rows make it and are still there. With `pin`, the pin moves there.
 
-        Rows that are there already are not stored again. With `pin`, the pin moves to the new
-        place. Never raises because of the cache: what could not be stored says why. Raises
-        BadInput for a kind that is not one of a checkpoint.
+        Rows that are there already are not stored again. Never raises because of the cache: what
+        could not be stored says why. Raises BadInput for a kind that is not one of a checkpoint.
         """
         if kind not in KEPT:
             raise BadInput(f"{kind!r} is no kind of checkpoint: use one of {', '.join(KEPT)}")
@@ -251,7 +252,8 @@ class PrefixCache:
             return self._refuse(position, Refusal.OFF_SCHEDULE, "read along other stops")
         try:
             space = self._space(namespace, live)
-            capture = Capture(space.layout, live.caches, position)
+            capture = Capture(space.layout, live.caches, position, at)
+            position = capture.position
             space.check_signature(capture.signature)
             insertion = Insertion(space, self._keys(prompt), prompt, capture, self._evictor)
         except CacheFault as fault:
@@ -352,8 +354,7 @@ class PrefixCache:
     def discard(self, prompt: Prompt, after: int, *, namespace: str = "") -> None:
         """Drop what was stored of `prompt` behind its first `after` tokens, up to its very end,
         unless something hangs on it."""
-        space = self._spaces.get(namespace)
-        if space is None:
+        if (space := self._spaces.get(namespace)) is None:
             return
         with self._guarded("discard"):
             walk = space.tree.walk(self._keys(prompt))

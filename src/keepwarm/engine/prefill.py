@@ -33,6 +33,8 @@ class Prefill:
     it is done, or iterate `steps`.
     """
 
+    _has_listener = True  # whether anyone asks what the model says behind the last token
+
     def __init__(
         self,
         model: Any,
@@ -109,14 +111,17 @@ class Prefill:
             yield self.live.position
 
     def advance(self, max_tokens: int | None = None) -> None:
-        """Read up to the next stop, and store there; or at most `max_tokens`, to let others
-        go on meanwhile. In exact mode a chunk is never cut: its shape is part of the answer."""
-        stop, start = self._stops[0], self.live.position
-        if max_tokens is None or self._cache.exact or start + max_tokens >= stop.position:
-            self._read(stop.position, stop)
-            del self._stops[0]
+        """Read up to the next stop, and store there; or about `max_tokens`, to let others go on
+        meanwhile: half as many more rather than leave a crumb that costs a pass of its own. In
+        exact mode a chunk is never cut: its shape is part of the answer."""
+        start = self.live.position
+        stop = next(stop for stop in self._stops if not stop.is_passed)
+        is_near = max_tokens is None or stop.position - start <= 1.5 * max_tokens
+        if is_near or self._cache.exact:
+            self._read(stop.position)
         else:
-            self._read(start + max_tokens, None)
+            assert max_tokens is not None
+            self._read(start + max_tokens)
 
     def keep(self) -> None:
         """Store what was read since the last stop, when the prefill ends early. Mutates."""
@@ -129,17 +134,18 @@ class Prefill:
         if self.cached_len < len(self.prompt):  # else it is from there
             self._cache.keep_end(self.prompt, self.live, namespace=self._namespace)
 
-    def insert(self, prompt: Prompt, kind: StopKind) -> Inserted:
-        """Store where the live caches stand now, and hold that instead."""
+    def insert(self, prompt: Prompt, kind: StopKind, at: int | None = None) -> Inserted:
+        """Store where the live caches stand now, or stood `at` some tokens before, and hold that
+        instead."""
         with self.timings.measuring("insert_s"):
             done = self._cache.insert(
-                prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin
+                prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin, at=at
             )
         # What the insert waited for was the model.
         self.timings.insert_s -= done.wait_s
         self.timings.prefill_s += done.wait_s
         if done.is_stored:
-            self.stored_len = self.live.position
+            self.stored_len = done.position
         return done
 
     @property
@@ -153,8 +159,8 @@ class Prefill:
         start = self.live.position
         return self._cache.stops(self.match, start=start) if start < len(self.prompt) else []
 
-    def _read(self, upto: int, stop: Stop | None) -> None:
-        """One call of the model; what is to happen at `stop`, when there is one, happens."""
+    def _read(self, upto: int) -> None:
+        """One call of the model; what is to be stored on the way is stored."""
         start, before = self.live.position, self.timings.prefill_s
         tokens = self.prompt.tokens[start:upto]
         with self.timings.measuring("prefill_s"):
@@ -162,13 +168,15 @@ class Prefill:
             self.live.advance(tokens)
             if len(self.prompt) - upto >= self._cache.placement.prefill_step:  # more chunks come
                 make_room(self.live.caches, len(self.prompt) + _REPLY_ROOM)
-            if stop is not None and stop.kind is StopKind.END:
+            if upto == len(self.prompt) and self._has_listener:
                 self._logits = owned(logits[:, -1, :])  # (1, vocab), not a view of the chunk's
             # Without logits: before the end they are never computed. Not waited for, so that
             # the copies to be stored are laid out meanwhile.
             mx.async_eval(self._states(), self._logits)  # type: ignore[no-untyped-call]
-        if stop is not None and stop.kind is not StopKind.END:
-            self.insert(self.prompt, stop.kind)
+        while self._stops and self._stops[0].position <= upto:
+            stop = self._stops.pop(0)
+            if stop.kind is not StopKind.END:
+                self.insert(self.prompt, stop.kind, at=stop.position)
         with self.timings.measuring("prefill_s"):
             mx.eval(self._states(), self._logits)
         self._cache.cost.observe(start, upto, self.timings.prefill_s - before)
@@ -182,6 +190,8 @@ class Prefill:
 class Warming(Prefill):
     """Reads a prompt only to have it stored: no logits, and a checkpoint at its very end (in
     exact mode at the last stop of its schedule)."""
+
+    _has_listener = False
 
     def __init__(
         self, model: Any, cache: PrefixCache, prompt: Prompt, *, namespace: str = ""
