@@ -139,6 +139,20 @@ def test_default_mode_also_stops_before_the_generation_prompt_and_where_others_m
     assert set(found) == expected
 
 
+def test_turn_of_a_few_words_is_read_in_one_pass() -> None:
+    message = BoundaryKind.MESSAGE
+    prompt = Prompt([1] * 200, [Boundary(150, message), Boundary(195, message)])
+    placement = Placement()
+    for start, expected in ((135, [195, 200]), (136, [200]), (150, [200]), (0, [195, 200])):
+        stops = placement.stops(prompt, start, is_read_ahead=True)
+        assert [stop.position for stop in stops] == expected
+        assert [stop.position for stop in placement.stops(prompt, start)] == [195, 200]
+    passed = Stop(195, StopKind.TAIL, is_passed=True)
+    for start in (0, 136):
+        stops = placement.stops(prompt, start, passes_tail=True)
+        assert stops == [passed, Stop(200, StopKind.END)]
+
+
 @given(placement=PLACEMENTS, prompt=prompts(), start=st.integers(0, 50))
 def test_rows_are_read_in_whole_steps_but_for_what_others_share(
     placement: Placement, prompt: Prompt, start: int

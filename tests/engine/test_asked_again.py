@@ -194,6 +194,35 @@ def test_what_was_read_ahead_spares_the_checkpoint_before_the_end(hybrid: Any) -
     cache.check()
 
 
+def test_what_a_short_turn_went_on_from_is_not_spared(hybrid: Any) -> None:
+    """It has no checkpoint of its own before its end: who edits it starts where it began."""
+    placement = Placement(min_span=100, prefill_step=100)
+    cache = cache_of(hybrid, placement=placement)
+    history = prompt_of(PARTS, tail=[])
+    with Warming(hybrid, cache, history) as before:
+        list(before.steps())
+    words = random_tokens(8, 5)
+    turn = prompt_of([*PARTS, words])
+    cache.is_read_ahead = True
+    with Prefill(hybrid, cache, turn) as prefill:
+        assert list(prefill.steps()) == [len(turn)]  # in one pass
+        prefill.keep_end()
+        said = next_logits(hybrid, prefill)
+    end = cache.last_end.end
+    assert end is not None
+    assert (end.anchor, end.is_from_tail) == (len(history), False)
+    with Prefill(hybrid, cache, turn) as again:
+        assert again.cached_len == len(turn)
+        assert mx.array_equal(next_logits(hybrid, again), said)
+    ahead = prompt_of([*PARTS, words, random_tokens(20, 8)], tail=[])
+    with Warming(hybrid, cache, ahead) as warming:
+        list(warming.steps())
+    cache.spare_tail(ahead)
+    edited = prompt_of([*PARTS, random_tokens(8, 6)])
+    assert Prefill(hybrid, cache, edited).cached_len == len(history)
+    cache.check()
+
+
 @pytest.mark.parametrize(
     ("placement", "namespace"),
     [

@@ -26,12 +26,13 @@ _MAX_LEN = 64
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Snapshots, and the rows that the tree did not hold before them: those of the generation
-    prompt, which a reply may store once more."""
+    """Snapshots, and the rows that the tree did not hold before them: those of a generation prompt
+    or a short turn, which a reply may store once more."""
 
     namespace: str
     anchor: int  # so many tokens lie in the tree
     digest: bytes  # of those
+    is_from_tail: bool  # they end with the last message
     blocks: list[list[Block]]  # for each group
     checkpoint: Checkpoint
 
@@ -116,7 +117,7 @@ def take_end(
     space: Space, match: Match, live: Live, fits: Callable[[int], bool], now: float
 ) -> End | None:
     """A copy of `live`, which has read all of the matched prompt, to go on from the checkpoint that
-    was matched. None where there is no room for it, or more than a generation prompt between.
+    was matched. None where there is no room for it, or more than a few tokens between.
 
     Raises CacheFault when the live caches are not what they should be.
     """
@@ -145,7 +146,11 @@ def take_end(
     mx.async_eval(  # type: ignore[no-untyped-call]
         [snapshot.arrays for snapshot in snapshots.values()]
     )
-    return End(space.name, node.end, prompt.digest(node.end), blocks, checkpoint)
+    digest, is_from_tail = (
+        prompt.digest(node.end),
+        node.end in (prompt.last_message_end, position - 1),
+    )
+    return End(space.name, node.end, digest, is_from_tail, blocks, checkpoint)
 
 
 def _lacking(space: Space, node: Node, capture: Capture, index: int) -> list[Interval]:

@@ -133,19 +133,27 @@ class Placement:
         return [*stops, Stop(len(prompt), StopKind.END)]
 
     def stops(
-        self, prompt: Prompt, start: int, parted_at: int | None = None, *, passes_tail: bool = False
+        self,
+        prompt: Prompt,
+        start: int,
+        parted_at: int | None = None,
+        *,
+        passes_tail: bool = False,
+        is_read_ahead: bool = False,
     ) -> list[Stop]:
         """The stops of a prefill that begins at `start`, up to the end, in the default mode.
 
         Besides the schedule it stops before the generation prompt, so that the next turn can
-        start there (with `passes_tail` it does not stop, where layers still have what they had a
-        few tokens ago); behind a long text that the last words of a message may be about, for
+        start there (with `passes_tail` it does not stop: layers still have what they had a few
+        tokens ago; nor behind a few words, where `is_read_ahead` says that they will be read again
+        while nobody waits); behind a long text that the last words of a message may be about, for
         there may be others; and at `parted_at`, where a stored prompt went another way: a third
         one may come.
         """
         end, tail = len(prompt), self.tail(prompt)
         found = {s.position: s for s in self.schedule(prompt) if start < s.position < end}
-        if start < tail < end:
+        is_short = start > 0 and end - start <= self._short_turn
+        if start < tail < end and (passes_tail or not (is_short and is_read_ahead)):
             found.setdefault(tail, Stop(tail, StopKind.TAIL, passes_tail))
         more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
         more += [
@@ -181,6 +189,11 @@ class Placement:
         found = {stop.position for stop in self.schedule(prompt)}
         found |= {b.position for b in prompt.boundaries if b.kind is BoundaryKind.PARAGRAPH}
         return sorted(found | {self.tail(prompt)})
+
+    @property
+    def _short_turn(self) -> int:
+        """The most tokens of a turn that is read in one pass."""
+        return self.min_span // 8
 
     def _is_worth_a_stop(self, position: int, start: int, end: int) -> bool:
         return position - start >= self.min_span and position < end

@@ -63,6 +63,7 @@ class PrefixCache:
         self.exact = exact
         # Neither reasons nor the time of a lookup tell what other namespaces hold.
         self.keeps_secrets = False
+        self.is_read_ahead = False  # the next turn is, while nobody waits
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
@@ -177,8 +178,10 @@ class PrefixCache:
         layout, parted_at = self.layout, match.parted_at if match.is_branch else None
         if layout is not None and not layout.has_costly_checkpoints:
             return self.placement.row_stops(match.prompt, start)
-        can_cut = layout is not None and layout.can_cut
-        return self.placement.stops(match.prompt, start, parted_at, passes_tail=can_cut)
+        can_cut, is_ahead = layout is not None and layout.can_cut, self.is_read_ahead
+        return self.placement.stops(
+            match.prompt, start, parted_at, passes_tail=can_cut, is_read_ahead=is_ahead
+        )
 
     # Restoring
 
@@ -301,10 +304,10 @@ class PrefixCache:
             self._fault("insert", error)
 
     def spare_tail(self, ahead: Prompt, *, namespace: str = "") -> None:
-        """`ahead` was read in advance, from shortly before the end of the last prompt. Where the
-        state at that end is held, and snapshots are dear, the one before it may go."""
+        """`ahead` was read in advance, from the last message on. Where the state at the end of the
+        last prompt is held, and snapshots are dear, the one before it may go."""
         space, end = self._spaces.get(namespace), self.last_end.end
-        if space is not None and end is not None and end.is_beside(namespace, ahead):
+        if space and end and end.is_from_tail and end.is_beside(namespace, ahead):
             with self._guarded("thin"):
                 self._evictor.thin_at(space, self._keys(ahead), end.anchor)
 
@@ -328,21 +331,16 @@ class PrefixCache:
     def _forget(self, match: Match) -> None:
         """Drop what could not be restored, so that it is not tried again."""
         space, node = self._spaces.get(match.namespace), match.node
-        if space is None or node is None:
-            return
-        try:
-            self._evictor.drop_below(space, node)
-        except Exception as error:
-            self._fault("forget", error)
-            self.clear()
+        if space is not None and node is not None:
+            with self._guarded("forget"):
+                self._evictor.drop_below(space, node)
 
     def clear(self, namespace: str | None = None) -> None:
         """Drop everything, or everything of one namespace. Running requests go on."""
         self.finals.clear()
         self.last_end.let_go()
         for name in [namespace] if namespace is not None else list(self._spaces):
-            space = self._spaces.pop(name, None)
-            if space is not None:
+            if (space := self._spaces.pop(name, None)) is not None:
                 self._evictor.drop_all(space)
         if not self._spaces:
             self.ledger.clear()  # whatever state a fault left it in

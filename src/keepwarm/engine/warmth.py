@@ -23,6 +23,7 @@ class Warmth:
         self.idle = Idle(model, cache)
         self._cache = cache
         self._mode = mode
+        cache.is_read_ahead = mode != IdlePrefill.OFF
 
     def keep_reply(self, sequence: Sequence) -> None:
         """Store the state at the end of a reply, whole or cut short: the next turn may begin
