@@ -4,6 +4,7 @@ tokens per second, as a client sees them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, sleep
 from typing import Any
@@ -62,7 +63,7 @@ def _read_beside(talk: Talk, prompt_len: int, seed: str) -> None:
 def _decode_together(talk: Talk, num_streams: int, seed: str) -> None:
     streams = _started(talk, num_streams, seed)
     began, ended = _timed(streams)
-    left = _left(streams)
+    left = [_until(ended, answer) for answer in _left(streams)]
     for i, answer in enumerate(left):
         prompt = talk.render(_conversation(STREAM_PROMPT_LEN, f"{seed} {i}"))
         answer.prompt_tokens = len(prompt)  # who leaves is told no usage
@@ -103,6 +104,11 @@ def _left(streams: Sequence[Flight]) -> list[Answer]:
     found = [stream.answer() for stream in streams]
     sleep(LEFT_S)
     return found
+
+
+def _until(end: float, answer: Answer) -> Answer:
+    """What had come by then: all leave at once, and are given up while others still run."""
+    return replace(answer, at=[at for at in answer.at if at <= end])
 
 
 # Figures
