@@ -50,7 +50,7 @@ def test_branched_when_a_stored_prompt_goes_another_way(name: str) -> None:
     assert (match.reason, match.parted_at, match.is_branch) == (Reason.BRANCHED, 9, True)
     assert match.cached_len == (9 if name == "rows" else 6)
     assert stop_kinds(cache, Prompt([*TOKENS[:9], 99, 99])) == (
-        ["tail"] if name == "rows" else ["branch", "tail", "end"]
+        ["tail", "end"] if name == "rows" else ["branch", "tail", "end"]
     )
 
 

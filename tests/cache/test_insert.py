@@ -126,7 +126,7 @@ def test_conversations_hold_what_they_share_once(num_chats: int) -> None:
         tokens = [*TOKENS, *[100 + chat] * 5]
         prefill(cache, toy, Prompt([*tokens, 0]))
         cache.check()
-    assert cache.ledger.rows_bytes == (24 + 6 * num_chats) * 2 * ROW_BYTES
+    assert cache.ledger.rows_bytes == (24 + 5 * num_chats) * 2 * ROW_BYTES
     assert cache.ledger.snapshot_bytes == 0
 
 

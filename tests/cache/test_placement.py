@@ -149,8 +149,16 @@ def test_turn_of_a_few_words_is_read_in_one_pass() -> None:
         assert [stop.position for stop in placement.stops(prompt, start)] == [195, 200]
     passed = Stop(195, StopKind.TAIL, is_passed=True)
     for start in (0, 136):
-        stops = placement.stops(prompt, start, passes_tail=True)
+        stops = placement.stops(prompt, start, passes_tail=True, is_read_ahead=True)
         assert stops == [passed, Stop(200, StopKind.END)]
+    wide = Placement(min_span=4096, prefill_step=4096)  # no more than what is kept of its end
+    assert len(wide.stops(prompt, 135, is_read_ahead=True)) == 2
+
+
+def test_end_of_a_long_message_is_passed_as_well() -> None:
+    prompt = Prompt([1] * 700, [Boundary(690, BoundaryKind.MESSAGE)])
+    stops = Placement().stops(prompt, 0, passes_tail=True)
+    assert stops == [Stop(690, StopKind.MESSAGE, is_passed=True), Stop(700, StopKind.END)]
 
 
 @given(placement=PLACEMENTS, prompt=prompts(), start=st.integers(0, 50))
@@ -159,10 +167,14 @@ def test_rows_are_read_in_whole_steps_but_for_what_others_share(
 ) -> None:
     start = min(start, len(prompt) - 1)
     stops = placement.row_stops(prompt, start)
-    assert stops[-1] == Stop(len(prompt), StopKind.TAIL)  # one pass to the end, and all is stored
-    assert {stop.kind for stop in stops[:-1]} <= {"step", "system", "mark"}
+    assert stops[-1] == Stop(len(prompt), StopKind.END)
+    assert {stop.kind for stop in stops[:-1]} <= {"step", "system", "mark", "tail"}
+    tail = placement.tail(prompt)
+    assert {stop.position for stop in stops if stop.is_passed} == (
+        {tail} if start < tail else set()
+    )
     wanted = {b.position for b in prompt.boundaries if b.kind in ("system", "mark")}
-    inside = {at for at in wanted if start < at < len(prompt)}
+    inside = {at for at in (*wanted, tail) if start < at < len(prompt)}
     assert inside <= {stop.position for stop in stops}
     positions = [start, *(stop.position for stop in stops)]
     assert all(0 < b - a <= placement.prefill_step for a, b in pairwise(positions))

@@ -16,7 +16,8 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.errors import BadInput
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.cache.stores import ROW_BYTES, cache_for, checkpoints, node_at
-from tests.cache.toy import TOYS, live_at, store_at
+from tests.cache.toy import SMALL, TOYS, live_at, store_at
+from tests.state.feeding import are_same, contents
 
 TOKENS = list(range(24))
 
@@ -154,3 +155,36 @@ def test_large_tree_makes_room_in_portions() -> None:
         rounds += cache.stats().events.get("evicted_leaves", 0) > evicted
     assert rounds * 8 < cache.stats().events["evicted_leaves"]
     cache.check()
+
+
+@pytest.mark.parametrize("name", ["rows", "windows", "rows_window"])
+def test_what_was_a_few_tokens_ago_is_stored_as_it_was(name: str) -> None:
+    toy, cache, prompt = TOYS[name], cache_for(name), Prompt(TOKENS)
+    live = live_at(toy, prompt, 24)
+    for at in (24, 20, 23):
+        done = cache.insert(prompt, live, at=at)
+        assert (done.is_stored, done.position) == (True, at)
+    for at in (0, -1, 25):
+        assert cache.insert(prompt, live, at=at).refusal is Refusal.MISMATCH
+    assert set(checkpoints(cache)) == {20, 23, 24}
+    for at in (20, 23):
+        match = cache.match(Prompt([*TOKENS[:at], 99]))
+        assert match.cached_len == at
+        assert are_same(contents(cache.restore(match).caches), contents(toy.cold(TOKENS[:at])))
+    cache.check()
+
+
+def test_snapshot_of_a_few_tokens_ago_is_refused() -> None:
+    cache, prompt = cache_for("rows_snapshot"), Prompt(TOKENS)
+    live = live_at(TOYS["rows_snapshot"], prompt, 24)
+    assert cache.insert(prompt, live, at=20).refusal is Refusal.MISMATCH
+    assert cache.ledger.held_bytes == 0
+
+
+def test_exact_mode_stores_nothing_between_its_stops() -> None:
+    cache = PrefixCache(TOYS["rows"].make, exact=True, budget_bytes=1 << 20, placement=SMALL)
+    prompt = Prompt(TOKENS)
+    [first, *_] = [stop.position for stop in SMALL.schedule(prompt)]
+    live = live_at(TOYS["rows"], prompt, first)
+    assert cache.insert(prompt, live, at=first - 1).refusal is Refusal.OFF_SCHEDULE
+    assert cache.insert(prompt, live, at=first).is_stored

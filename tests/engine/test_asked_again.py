@@ -203,8 +203,7 @@ def test_what_a_short_turn_went_on_from_is_not_spared(hybrid: Any) -> None:
         list(before.steps())
     words = random_tokens(8, 5)
     turn = prompt_of([*PARTS, words])
-    cache.is_read_ahead = True
-    with Prefill(hybrid, cache, turn) as prefill:
+    with Prefill(hybrid, cache, turn, is_read_ahead=True) as prefill:
         assert list(prefill.steps()) == [len(turn)]  # in one pass
         prefill.keep_end()
         said = next_logits(hybrid, prefill)

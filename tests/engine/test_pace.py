@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from keepwarm.engine.pace import Pace
+from keepwarm.engine.pace import CRUMB, Pace
 
 
 def settled(cost: Callable[[int], float], target_s: float = 0.05, max_len: int = 2048) -> list[int]:
@@ -94,3 +94,19 @@ def test_reading_that_gets_slower_deep_in_a_prompt_never_passes_twice_the_target
         position += length
     assert max(seconds for _, seconds in taken) <= 0.1
     assert min(length for length, _ in taken) == 32
+
+
+def test_learns_from_chunks_that_took_their_crumbs_along() -> None:
+    """Of turns of 300 tokens, each read whole where 256 are allowed."""
+    pace = Pace(0.05, 2048)
+    for _ in range(10):
+        length = 300 if pace.chunk_len * CRUMB >= 300 else pace.chunk_len
+        pace.observe(length, length * 0.01)
+    assert pace.chunk_len == Pace.MIN_LEN
+
+
+def test_learns_nothing_from_what_nobody_waited_for() -> None:
+    pace = Pace(0.05, 2048)
+    for length in (2048, 700, 31):
+        pace.observe(length, 1.0)
+    assert pace.chunk_len == 256

@@ -85,18 +85,6 @@ def test_extra_stop_where_waiting_prompts_part_when_it_saves_enough() -> None:
     assert with_jobs(first, *others, may_add_stops=False).partings(first) == []
 
 
-def test_of_the_same_prompt_all_but_a_token_is_read_once() -> None:
-    def jobs(*stops: int) -> list[Job]:
-        return [job([*range(100)], arrived, [*stops]) for arrived in range(3)]
-
-    first, *others = jobs()
-    assert with_jobs(first, *others).partings(first) == [99]
-    first, *others = jobs(95)
-    assert with_jobs(first, *others).partings(first) == []  # that is near enough
-    first, longer = jobs()[0], job([*range(150)], 1)
-    assert with_jobs(longer, first).partings(longer) == [99]
-
-
 def test_rows_that_can_be_cut_need_no_extra_stop_where_the_next_is_near() -> None:
     other = job([*SYSTEM, 2], 1)
     near, far = job([*SYSTEM, *[1] * 3000], 0, [400]), job([*SYSTEM, *[1] * 3000], 0, [2048])

@@ -14,14 +14,11 @@ from keepwarm.cache.explain import Match, Reason
 from keepwarm.cache.intervals import Interval, length, subtracted
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
-from keepwarm.cache.placement import StopKind
+from keepwarm.cache.placement import SHORT_TURN, StopKind
 from keepwarm.cache.space import Space, spans_of
 from keepwarm.cache.tree import Block, Checkpoint, Node, Span
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
-
-# Tokens whose rows a reply will store once more.
-_MAX_LEN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ def take_end(
     Raises CacheFault when the live caches are not what they should be.
     """
     prompt, position, node = match.prompt, live.position, match.node
-    if node is None or match.cached_len != node.end or position - node.end > _MAX_LEN:
+    if node is None or match.cached_len != node.end or position - node.end > SHORT_TURN:
         return None
     capture = Capture(space.layout, live.caches, position)
     space.check_signature(capture.signature)

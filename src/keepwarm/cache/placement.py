@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -24,6 +24,9 @@ from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 # Bytes of a key of the tree: a token id; in exact mode a token id or the hash of a chunk.
 KEY_WIDTH = 4
 EXACT_KEY_WIDTH = 8
+
+# The most tokens of a turn that is read in one pass, with a state that goes on from before it.
+SHORT_TURN = 64
 
 # Boundaries at which prefill always stops, however short the span before them.
 _ALWAYS = (BoundaryKind.SYSTEM, BoundaryKind.MARK)
@@ -37,7 +40,7 @@ class StopKind(StrEnum):
     MESSAGE = "message"  # end of a message
     PARAGRAPH = "paragraph"  # end of a long text before the last words of a message
     STEP = "step"  # no boundary came for prefill_step tokens
-    TAIL = "tail"  # last boundary before the generation prompt; with rows alone, behind it
+    TAIL = "tail"  # last boundary before the generation prompt
     BRANCH = "branch"  # another prompt was seen to part here
     REPLY = "reply"  # end of a decoded reply
     END = "end"  # end of the prompt: no checkpoint of the tree
@@ -150,11 +153,11 @@ class Placement:
         there may be others; and at `parted_at`, where a stored prompt went another way: a third
         one may come.
         """
-        end, tail = len(prompt), self.tail(prompt)
-        found = {s.position: s for s in self.schedule(prompt) if start < s.position < end}
-        is_short = start > 0 and end - start <= self._short_turn
-        if start < tail < end and (passes_tail or not (is_short and is_read_ahead)):
-            found.setdefault(tail, Stop(tail, StopKind.TAIL, passes_tail))
+        end = len(prompt)
+        found = self._between(self.schedule(prompt), start, end)
+        is_short = start > 0 and end - start <= min(SHORT_TURN, self.min_span // 8)
+        if passes_tail or not (is_short and is_read_ahead):
+            self._add_tail(found, prompt, start, is_passed=passes_tail)
         more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
         more += [
             (mark.position, StopKind.PARAGRAPH)
@@ -169,11 +172,24 @@ class Placement:
     def row_stops(self, prompt: Prompt, start: int) -> list[Stop]:
         """As `stops`, where any token can be restored once its rows are there: neither the ends of
         messages nor the generation prompt need a stop, and every stop is one more pass over the
-        weights. The rows are stored at the very end."""
+        weights."""
         shared = [end for end in prompt.boundaries if end.kind in _ALWAYS]
-        stops = self._schedule(prompt, shared)
-        inside = [stop for stop in stops if start < stop.position < len(prompt)]
-        return [*inside, Stop(len(prompt), StopKind.TAIL)]
+        found = self._between(self._schedule(prompt, shared), start, len(prompt))
+        self._add_tail(found, prompt, start, is_passed=True)
+        return [*sorted(found.values()), Stop(len(prompt), StopKind.END)]
+
+    @staticmethod
+    def _between(stops: Sequence[Stop], start: int, end: int) -> dict[int, Stop]:
+        return {stop.position: stop for stop in stops if start < stop.position < end}
+
+    def _add_tail(
+        self, found: dict[int, Stop], prompt: Prompt, start: int, *, is_passed: bool
+    ) -> None:
+        """The stop before the generation prompt. Mutates `found`."""
+        tail = self.tail(prompt)
+        if start < tail < len(prompt):
+            stop = found.get(tail, Stop(tail, StopKind.TAIL))
+            found[tail] = replace(stop, is_passed=is_passed)
 
     def tail(self, prompt: Prompt) -> int:
         """The last position that a next request is likely to share.
@@ -189,11 +205,6 @@ class Placement:
         found = {stop.position for stop in self.schedule(prompt)}
         found |= {b.position for b in prompt.boundaries if b.kind is BoundaryKind.PARAGRAPH}
         return sorted(found | {self.tail(prompt)})
-
-    @property
-    def _short_turn(self) -> int:
-        """The most tokens of a turn that is read in one pass."""
-        return self.min_span // 8
 
     def _is_worth_a_stop(self, position: int, start: int, end: int) -> bool:
         return position - start >= self.min_span and position < end

@@ -63,7 +63,6 @@ class PrefixCache:
         self.exact = exact
         # Neither reasons nor the time of a lookup tell what other namespaces hold.
         self.keeps_secrets = False
-        self.is_read_ahead = False  # the next turn is, while nobody waits
         self.placement = placement or Placement()
         self.cost = cost or MeasuredCost()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
@@ -167,10 +166,13 @@ class PrefixCache:
                 return Reason.OTHER_NAMESPACE
         return Reason.COLD
 
-    def stops(self, match: Match, *, start: int | None = None) -> list[Stop]:
+    def stops(
+        self, match: Match, *, start: int | None = None, is_read_ahead: bool = False
+    ) -> list[Stop]:
         """Where the prefill of a matched prompt stops, its end included.
 
-        It begins at `start`: pass `live.position`, which is 0 when a restore failed.
+        It begins at `start`: pass `live.position`, which is 0 when a restore failed. With
+        `is_read_ahead` the next turn will be, while nobody waits.
         """
         start = match.cached_len if start is None else start
         if self.exact:
@@ -178,9 +180,9 @@ class PrefixCache:
         layout, parted_at = self.layout, match.parted_at if match.is_branch else None
         if layout is not None and not layout.has_costly_checkpoints:
             return self.placement.row_stops(match.prompt, start)
-        can_cut, is_ahead = layout is not None and layout.can_cut, self.is_read_ahead
+        can_cut = layout is not None and layout.can_cut
         return self.placement.stops(
-            match.prompt, start, parted_at, passes_tail=can_cut, is_read_ahead=is_ahead
+            match.prompt, start, parted_at, passes_tail=can_cut, is_read_ahead=is_read_ahead
         )
 
     # Restoring
@@ -209,8 +211,7 @@ class PrefixCache:
             self._counts["cached_tokens"] += match.cached_len - stale.cached_len
         if not match.cached_len or match.node is None:
             return self.fresh()
-        if reserve is None:
-            reserve = len(match.prompt) - match.cached_len
+        reserve = len(match.prompt) - match.cached_len if reserve is None else reserve
         try:
             caches = restored(self._spaces[match.namespace], match, reserve)
         except Exception as error:
@@ -251,7 +252,8 @@ class PrefixCache:
             return self._refuse(position, Refusal.DISABLED, self.disabled_because)
         if not 0 < position <= len(prompt) or live.digest != prompt.digest(position):
             return self._refuse(position, Refusal.MISMATCH, "the tokens read are not the prompt's")
-        if self.exact and not self.placement.is_on_schedule(prompt, live.cuts):
+        is_back = at is not None and at != position
+        if self.exact and (is_back or not self.placement.is_on_schedule(prompt, live.cuts)):
             return self._refuse(position, Refusal.OFF_SCHEDULE, "read along other stops")
         try:
             space = self._space(namespace, live)

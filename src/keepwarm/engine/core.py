@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from time import perf_counter, sleep
 from typing import Any
 
@@ -114,7 +115,7 @@ class Core:
         self._make_room()
         for group in list(self.batch.groups):
             self._decode(group)
-        return self.is_busy or self._idle()
+        return self.is_busy or self.warmth.read_ahead(self._room, self._pace)
 
     def _read_some(self) -> None:
         """Read chunk after chunk for as long as others may be held up: at least one, and one
@@ -158,7 +159,15 @@ class Core:
         is_new, prompt = sequence.is_new, self.queue.prompt_of(sequence)
         namespace, began = sequence.request.namespace, perf_counter()
         try:
-            prefill = Prefill(self._model, self.cache, prompt, namespace=namespace)
+            prefill = Prefill(
+                self._model,
+                self.cache,
+                prompt,
+                namespace=namespace,
+                # Who is not alone may find nobody idle behind it.
+                is_read_ahead=self.warmth.reads_ahead and is_alone and len(self.queue) == 1,
+                on_known=partial(self._say_at_once, sequence) if is_new else None,
+            )
             sequence.begin(prefill, began)
         except Exception as error:
             self._fail(sequence, error)
@@ -167,6 +176,12 @@ class Core:
             self.tally.matched(sequence)
             self.warmth.idle.came(prompt, namespace, sequence.cached_len)
         return True
+
+    def _say_at_once(self, sequence: Sequence, logits: mx.array) -> None:
+        """What the model says first was kept: whoever waits has it before the state that it goes
+        on from is put together."""
+        if sequence.say_at_once(logits, self._draw_of(sequence), self._eos_ids):
+            sleep(_HAND_OVER_S)
 
     def _has_room_for(self, sequence: Sequence) -> bool:
         """Make room, if need be without what others hold, but with what it will start from."""
@@ -377,24 +392,3 @@ class Core:
 
     def _sequences(self) -> list[Sequence]:
         return [*self.queue.sequences, *self._by_row.values()]
-
-    # While nothing runs
-
-    def _idle(self) -> bool:
-        """Read a little of what may be asked for next; whether there was anything."""
-        idle = self.warmth.idle
-        if not idle.has_work:
-            return False
-        # Nothing is evicted for a guess.
-        if idle.next_len and not self._room.is_free(self._room.needed_bytes(idle.next_len)):
-            idle.drop_next()
-            return True
-        began, before = perf_counter(), idle.num_tokens
-        try:
-            idle.step(self._pace.chunk_len)
-        except Exception:
-            log.exception("idle prefill failed")
-            return True
-        if idle.num_tokens > before:
-            self._pace.observe(idle.num_tokens - before, perf_counter() - began)
-        return True

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+# Rather than leave less than half a chunk, which costs a pass of its own, a chunk is so much longer.
+CRUMB = 1.5
+
 
 class Pace:
     """Chunks that take about as long as others may be held up, in powers of two.
@@ -26,13 +29,13 @@ class Pace:
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """A chunk of that many tokens took so long. Mutates."""
-        if num_tokens != self.chunk_len:
-            return  # cut short by a stop: it says little about whole ones
+        if not self.chunk_len <= num_tokens <= CRUMB * self.chunk_len:
+            return  # cut short by a stop, or read while nobody waited: it says little about others
         if self._last is not None and self._last[0] != num_tokens:
             self._fixed_s.append(_intercept(self._last, (num_tokens, seconds)))
         self._last = (num_tokens, seconds)
         if not self._fixed_s and num_tokens > self.MIN_LEN:
-            self.chunk_len = max(self.MIN_LEN, num_tokens // 2)  # to tell a from b
+            self.chunk_len = max(self.MIN_LEN, self.chunk_len // 2)  # to tell a from b
         else:
             self.chunk_len = self._best(num_tokens, seconds)
 

@@ -6,7 +6,7 @@ Runs on the thread that owns the arrays.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import Stop, StopKind
 from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.pace import CRUMB
 from keepwarm.events import Timings
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.attention import make_room
@@ -43,21 +44,32 @@ class Prefill:
         *,
         namespace: str = "",
         match: Match | None = None,
+        is_read_ahead: bool = False,
+        on_known: Callable[[mx.array], None] | None = None,
     ) -> None:
-        """`match` is what the cache was found to have, when that is known already."""
+        """`match` is what the cache was found to have, when that is known already. With
+        `is_read_ahead` the next turn will be, while nobody waits. `on_known` is called with the
+        logits when they are known, before anything is restored."""
         self.prompt = prompt
         self.timings = Timings()
         self._model = model
         self._cache = cache
         self._namespace = namespace
+        self._is_read_ahead = is_read_ahead
         with self.timings.measuring("lookup_s"):
             final = None if match is not None else cache.finals.get(namespace, prompt)
             find = cache.match if final is None else cache.match_to_end
             self.match: Match = match or find(prompt, namespace=namespace)
+        if final is not None and on_known is not None and self.match.cached_len == len(prompt):
+            on_known(final)
         self._pin: Pin = cache.pin(self.match)
-        with self.timings.measuring("restore_s"):
-            rest = len(prompt) - self.match.cached_len
-            self.live: Live = cache.restore(self.match, reserve=rest + _REPLY_ROOM)
+        try:
+            with self.timings.measuring("restore_s"):
+                rest = len(prompt) - self.match.cached_len
+                self.live: Live = cache.restore(self.match, reserve=rest + _REPLY_ROOM)
+        except BaseException:
+            self.close()
+            raise
         # Not held on to: when the cache lets it go, it is gone.
         self.match = replace(self.match, end=None)
         self._logits = final if self.live.position == len(prompt) else None
@@ -116,7 +128,7 @@ class Prefill:
         exact mode a chunk is never cut: its shape is part of the answer."""
         start = self.live.position
         stop = next(stop for stop in self._stops if not stop.is_passed)
-        is_near = max_tokens is None or stop.position - start <= 1.5 * max_tokens
+        is_near = max_tokens is None or stop.position - start <= CRUMB * max_tokens
         if is_near or self._cache.exact:
             self._read(stop.position)
         else:
@@ -156,8 +168,10 @@ class Prefill:
 
     def _plan(self) -> list[Stop]:
         # From where the caches really stand: a restore that fails leaves them at the start.
-        start = self.live.position
-        return self._cache.stops(self.match, start=start) if start < len(self.prompt) else []
+        start, is_ahead = self.live.position, self._is_read_ahead
+        if start == len(self.prompt):
+            return []
+        return self._cache.stops(self.match, start=start, is_read_ahead=is_ahead)
 
     def _read(self, upto: int) -> None:
         """One call of the model; what is to be stored on the way is stored."""

@@ -123,15 +123,13 @@ class Scheduler:
         saved: dict[int, int] = {}
         for other in self.window:
             shared = 0 if other is job else self._shared_len(job, other)
-            last = min(len(job.tokens), len(other.tokens)) - 1
-            # Where one is the beginning of the other, all but a token; and something will have to
-            # be read.
-            least, shared = (_MIN_GAIN, last) if shared > last else (1, shared)
+            if not job.position < shared < min(len(job.tokens), len(other.tokens)):
+                continue
             place = bisect_right(job.stops, shared)
             start = max(other.position, job.stops[place - 1] if place else 0)
             if self._can_cut and place < len(job.stops) and job.stops[place] - shared < _NEAR:
                 continue  # soon the rows are there anyway, and can be cut
-            if shared > job.position and shared - start >= least:
+            if shared > start:
                 saved[shared] = saved.get(shared, 0) + shared - start
         return sorted(at for at, tokens in saved.items() if tokens >= _MIN_SAVED)
 

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import mlx.core as mx
+import numpy as np
+
 from keepwarm.cache.explain import Reason
 from keepwarm.engine.batch import Row, Token
 from keepwarm.engine.prefill import Prefill
@@ -82,6 +85,7 @@ class Sequence:
         self.prefill = prefill
         if self.is_new:
             prefill.timings.queue_s = max(began - self.arrived, 1e-9)
+            prefill.timings.first_token_s = self.timings.first_token_s
             self.timings = prefill.timings
             self.cached_len, self.reason = prefill.cached_len, prefill.reason
             if not self.cached_len:
@@ -95,13 +99,17 @@ class Sequence:
         self.has_read()
 
     def has_read(self) -> None:
-        """The prompt was read up to where the prefill stands: note it and tell. Mutates."""
+        """The prompt was read up to where the prefill stands: note it and tell, unless the reply
+        has begun and nothing is left to be read. Mutates."""
         assert self.prefill is not None
         if self.job is not None:
             self.job.is_started, self.job.position = True, self.prefill.live.position
         total = len(self.prompt)
         position = min(self.prefill.live.position, total)
-        self.tell(Reading(position=position, prompt_tokens=total, cached_tokens=self.cached_len))
+        if position < total or not self.num_told:
+            self.tell(
+                Reading(position=position, prompt_tokens=total, cached_tokens=self.cached_len)
+            )
 
     def run(self, row: Row) -> None:
         """The prompt is read; tokens come. Mutates."""
@@ -114,6 +122,14 @@ class Sequence:
         if is_first and not self._is_end(token, eos_ids):
             self._foretold = token.value
             self._say(token)
+
+    def say_at_once(self, logits: mx.array, draw: Draw, eos_ids: frozenset[int]) -> bool:
+        """Draw the first token and pass it on, before there is a state to go on from. Not where
+        more than the token is asked for. Returns whether anything was told. Mutates."""
+        if self.request.top_logprobs is None:
+            self.drawn = int(np.array(draw.draw(logits))[0])
+            self.foretell(Token(self.drawn), eos_ids)
+        return self._foretold is not None
 
     def keep_end(self) -> None:
         """No step was made behind the prompt yet: keep the state there. Not when it was read

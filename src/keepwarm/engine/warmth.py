@@ -5,15 +5,21 @@ Engine thread.
 
 from __future__ import annotations
 
+import logging
+from time import perf_counter
 from typing import Any
 
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.idle import Idle
+from keepwarm.engine.pace import Pace
 from keepwarm.engine.request import IdlePrefill
+from keepwarm.engine.room import Room
 from keepwarm.engine.sequence import Sequence
 from keepwarm.prompt.boundaries import Prompt, shared_len
 from keepwarm.prompt.follow_up import continues
+
+log = logging.getLogger("keepwarm.engine")
 
 
 class Warmth:
@@ -23,7 +29,12 @@ class Warmth:
         self.idle = Idle(model, cache)
         self._cache = cache
         self._mode = mode
-        cache.is_read_ahead = mode != IdlePrefill.OFF
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a next turn that does not begin with the reply is read in advance, if there is
+        time."""
+        return self._mode != IdlePrefill.OFF
 
     def keep_reply(self, sequence: Sequence) -> None:
         """Store the state at the end of a reply, whole or cut short: the next turn may begin
@@ -46,6 +57,25 @@ class Warmth:
         )
         if is_wanted and self._cache.disabled_because is None:
             self.idle.offer(upcoming, namespace)
+
+    def read_ahead(self, room: Room, pace: Pace) -> bool:
+        """Read a little of what may be asked for next; whether there was anything. Mutates."""
+        idle = self.idle
+        if not idle.has_work:
+            return False
+        # Nothing is evicted for a guess.
+        if idle.next_len and not room.is_free(room.needed_bytes(idle.next_len)):
+            idle.drop_next()
+            return True
+        began, before = perf_counter(), idle.num_tokens
+        try:
+            idle.step(pace.chunk_len)
+        except Exception:
+            log.exception("idle prefill failed")
+            return True
+        if idle.num_tokens > before:
+            pace.observe(idle.num_tokens - before, perf_counter() - began)
+        return True
 
     @property
     def _can_cut_anywhere(self) -> bool:

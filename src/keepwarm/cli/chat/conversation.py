@@ -120,7 +120,8 @@ class Turn:
         self._ticket.cancel()
 
     def events(self) -> Iterator[Reading | Piece]:
-        """How far the prompt is read, then the reply piece by piece. Raises what failed."""
+        """How far the prompt is read, if it has to be, and the reply piece by piece. Raises what
+        failed."""
         while self.result is None:
             event = self._events.get()
             if isinstance(event, Reading):
