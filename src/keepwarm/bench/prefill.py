@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from keepwarm.bench.report import Report, median, spread
-from keepwarm.bench.workers import System, Worker
+from keepwarm.bench.workers import System, Worker, WorkerFailed
 
 _MAX_ID = 1000  # random tokens are below: every vocabulary has as many
 
@@ -42,16 +42,24 @@ class Plan:
 
 
 def measure(plan: Plan, on_progress: Progress) -> Report:
-    """Raises WorkerFailed where a system cannot run."""
+    """A peer that cannot run this model is left out, and the report says so. Raises WorkerFailed
+    where keepwarm cannot."""
     job = {"model": plan.model, "shape": plan.shape}
     with ExitStack() as stack:
         on_progress("loading")
         workers = {OURS: stack.enter_context(Worker(OURS, job))}
         told = {OURS: workers[OURS].hear()}
+        left_out = {}
         for system in peers(told[OURS]):
-            workers[system] = stack.enter_context(Worker(system, job))
-            told[system] = workers[system].hear()
+            worker = stack.enter_context(Worker(system, job))
+            try:
+                told[system] = worker.hear()
+            except WorkerFailed as fault:
+                left_out[_name(system.name, system.setting)] = str(fault)
+            else:
+                workers[system] = worker
         report = Report("prefill", plan.model or plan.shape or "", told[OURS]["device"])
+        report.bounds["left_out"] = left_out
         report.machine["device"] = told[OURS]["device_name"]
         num_ids = min(_MAX_ID, *(portrait["vocab_size"] for portrait in told.values()))
         for length in plan.lengths:
@@ -112,7 +120,7 @@ def table(report: Report) -> Table:
         ratio = ours[row["prompt_tokens"]] / speed(row)
         lines.append(
             (
-                f"{row['system']}, {row['setting']}",
+                _name(row["system"], row["setting"]),
                 f"{row['prompt_tokens']:,}",
                 row["blas"] or "-",
                 row["dtype"],
@@ -121,7 +129,12 @@ def table(report: Report) -> Table:
                 "" if row["system"] == "keepwarm" else f"{ratio:.2f}x",
             )
         )
+    lines += [(name, "", "", "", "cannot", "", "") for name in report.bounds.get("left_out", ())]
     return report.table(columns, lines)
+
+
+def _name(system: str, setting: str) -> str:
+    return f"{system}, {setting}"
 
 
 def speed(row: dict[str, Any]) -> float:
