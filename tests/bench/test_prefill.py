@@ -56,6 +56,24 @@ def test_blas_and_dtype_are_compared_where_they_are_ours_to_choose() -> None:
     assert {peer.env["KEEPWARM_KERNELS"] for peer in (alike, as_it_comes)} == {"mlx-lm"}
 
 
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="that is so on a CPU")
+def test_who_cannot_run_the_model_is_left_out_and_said_so() -> None:
+    """MLX cannot multiply sorted experts in bfloat16 there, which is what gpt-oss comes in."""
+    report = measure(Plan(None, "gpt_oss-small", [100, 120], 1), lambda _: None)
+    found = [(row["system"], row["setting"], row["prompt_tokens"]) for row in report.rows]
+    assert found == [
+        (system, setting, length)
+        for length in (100, 120)
+        for system, setting in (("keepwarm", "default"), ("mlx-lm", "same BLAS, dtype"))
+    ]
+    [(name, why)] = report.bounds["left_out"].items()
+    assert name == "mlx-lm, default"
+    assert "GatherMM" in why
+    out = io.StringIO()
+    Console(width=100, file=out).print(table(report))
+    assert "cannot" in out.getvalue()
+
+
 @pytest.mark.skipif(mx.default_device() != mx.cpu, reason="BLAS is compared on a CPU")
 def test_all_systems_read_the_same_prompts_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_DISABLE_COMPILE", "1")

@@ -6,8 +6,8 @@ twice: with the BLAS and in the numbers that keepwarm computes with, and as it c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,24 +49,21 @@ def measure(plan: Plan, on_progress: Progress) -> Report:
         on_progress("loading")
         workers = {OURS: stack.enter_context(Worker(OURS, job))}
         told = {OURS: workers[OURS].hear()}
-        left_out = {}
-        for system in peers(told[OURS]):
-            worker = stack.enter_context(Worker(system, job))
-            try:
-                told[system] = worker.hear()
-            except WorkerFailed as fault:
-                left_out[_name(system.name, system.setting)] = str(fault)
-            else:
-                workers[system] = worker
+        peers_ = [stack.enter_context(Worker(system, job)) for system in peers(told[OURS])]
+        left_out: dict[str, str] = {}
+        for worker in peers_:
+            with _leaving_out(worker.system, workers, left_out):
+                told[worker.system] = worker.hear()
+                workers[worker.system] = worker
         report = Report("prefill", plan.model or plan.shape or "", told[OURS]["device"])
-        report.bounds["left_out"] = left_out
         report.machine["device"] = told[OURS]["device_name"]
         num_ids = min(_MAX_ID, *(portrait["vocab_size"] for portrait in told.values()))
         for length in plan.lengths:
+            answers = _rounds(plan, workers, left_out, length, num_ids, on_progress)
             report.rows += [
-                _row(system, told[system], length, answers)
-                for system, answers in _rounds(plan, workers, length, num_ids, on_progress).items()
+                _row(system, told[system], length, answers[system]) for system in workers
             ]
+        report.bounds["left_out"] = left_out
     return report
 
 
@@ -79,8 +76,27 @@ def peers(ours: Mapping[str, Any]) -> list[System]:
     return [System("mlx-lm", "same BLAS, dtype", _PLAIN, {"dtype": ours["dtype"]}), as_it_comes]
 
 
+@contextmanager
+def _leaving_out(
+    system: System, workers: dict[System, Worker], left_out: dict[str, str]
+) -> Iterator[None]:
+    """A peer that fails within is asked no more. Mutates both."""
+    try:
+        yield
+    except WorkerFailed as fault:
+        if system == OURS:
+            raise
+        workers.pop(system, None)
+        left_out[_name(system.name, system.setting)] = str(fault)
+
+
 def _rounds(
-    plan: Plan, workers: dict[System, Worker], length: int, num_ids: int, on_progress: Progress
+    plan: Plan,
+    workers: dict[System, Worker],
+    left_out: dict[str, str],
+    length: int,
+    num_ids: int,
+    on_progress: Progress,
 ) -> dict[System, list[dict[str, Any]]]:
     answers: dict[System, list[dict[str, Any]]] = {system: [] for system in workers}
     for number in range(plan.num_rounds + 1):
@@ -89,9 +105,10 @@ def _rounds(
         order = list(workers)
         for system in order[number % len(order) :] + order[: number % len(order)]:
             on_progress(f"{length:,} tokens, {system.name}, {system.setting}")
-            answer = workers[system].ask(asked)
-            if number:  # the first is to warm up
-                answers[system].append(answer)
+            with _leaving_out(system, workers, left_out):
+                answer = workers[system].ask(asked)
+                if number:  # the first is to warm up
+                    answers[system].append(answer)
     return answers
 
 
