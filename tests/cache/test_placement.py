@@ -147,18 +147,38 @@ def test_turn_of_a_few_words_is_read_in_one_pass() -> None:
         stops = placement.stops(prompt, start, is_read_ahead=True)
         assert [stop.position for stop in stops] == expected
         assert [stop.position for stop in placement.stops(prompt, start)] == [195, 200]
-    passed = Stop(195, StopKind.TAIL, is_passed=True)
-    for start in (0, 136):
-        stops = placement.stops(prompt, start, passes_tail=True, is_read_ahead=True)
-        assert stops == [passed, Stop(200, StopKind.END)]
+    stops = placement.stops(prompt, 136, passes_tail=True, is_read_ahead=True)
+    assert stops == [Stop(195, StopKind.TAIL, is_passed=True), Stop(200, StopKind.END)]
     wide = Placement(min_span=4096, prefill_step=4096)  # no more than what is kept of its end
     assert len(wide.stops(prompt, 135, is_read_ahead=True)) == 2
 
 
-def test_end_of_a_long_message_is_passed_as_well() -> None:
+def test_behind_a_long_chunk_prefill_stops_for_its_logits_would_all_be_computed() -> None:
     prompt = Prompt([1] * 700, [Boundary(690, BoundaryKind.MESSAGE)])
-    stops = Placement().stops(prompt, 0, passes_tail=True)
-    assert stops == [Stop(690, StopKind.MESSAGE, is_passed=True), Stop(700, StopKind.END)]
+    for start, is_passed in ((0, False), (635, False), (636, True)):
+        for stops in (
+            Placement().stops(prompt, start, passes_tail=True),
+            Placement().row_stops(prompt, start),
+        ):
+            assert [stop.position for stop in stops] == [690, 700]
+            assert [stop.is_passed for stop in stops] == [is_passed, False]
+
+
+@pytest.mark.parametrize("length", [12, 65, 700, 3000])
+@pytest.mark.parametrize("behind", [10, 40, 64, 65, 300, 3000])
+def test_logits_are_computed_of_few_tokens(length: int, behind: int) -> None:
+    """Of the last chunk, that is: 2,048 rows of a large vocabulary are half a gigabyte."""
+    prompt = Prompt([1] * length, [Boundary(length - 8, BoundaryKind.MESSAGE)])
+    placement, start = Placement(), max(0, length - behind)
+    for stops in (
+        placement.row_stops(prompt, start),
+        placement.stops(prompt, start),
+        placement.stops(prompt, start, passes_tail=True),
+        placement.stops(prompt, start, passes_tail=True, is_read_ahead=True),
+        placement.stops(prompt, start, is_read_ahead=True),
+    ):
+        *before, last = [start, *(stop.position for stop in stops if not stop.is_passed)]
+        assert last - before[-1] <= 64
 
 
 @given(placement=PLACEMENTS, prompt=prompts(), start=st.integers(0, 50))

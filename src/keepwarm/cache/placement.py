@@ -153,11 +153,11 @@ class Placement:
         there may be others; and at `parted_at`, where a stored prompt went another way: a third
         one may come.
         """
-        end = len(prompt)
+        end, tail = len(prompt), self.tail(prompt)
         found = self._between(self.schedule(prompt), start, end)
         is_short = start > 0 and end - start <= min(SHORT_TURN, self.min_span // 8)
-        if passes_tail or not (is_short and is_read_ahead):
-            self._add_tail(found, prompt, start, is_passed=passes_tail)
+        if start < tail and (passes_tail or not (is_short and is_read_ahead)):
+            found.setdefault(tail, Stop(tail, StopKind.TAIL))
         more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
         more += [
             (mark.position, StopKind.PARAGRAPH)
@@ -167,7 +167,7 @@ class Placement:
         for position, kind in more:
             if self._is_worth_a_stop(position, start, end):
                 found.setdefault(position, Stop(position, kind))
-        return [*sorted(found.values()), Stop(end, StopKind.END)]
+        return self._with_end(found, prompt, start, passes_tail=passes_tail)
 
     def row_stops(self, prompt: Prompt, start: int) -> list[Stop]:
         """As `stops`, where any token can be restored once its rows are there: neither the ends of
@@ -175,21 +175,26 @@ class Placement:
         weights."""
         shared = [end for end in prompt.boundaries if end.kind in _ALWAYS]
         found = self._between(self._schedule(prompt, shared), start, len(prompt))
-        self._add_tail(found, prompt, start, is_passed=True)
-        return [*sorted(found.values()), Stop(len(prompt), StopKind.END)]
+        tail = self.tail(prompt)
+        if start < tail:
+            found.setdefault(tail, Stop(tail, StopKind.TAIL))
+        return self._with_end(found, prompt, start, passes_tail=True)
 
     @staticmethod
     def _between(stops: Sequence[Stop], start: int, end: int) -> dict[int, Stop]:
         return {stop.position: stop for stop in stops if start < stop.position < end}
 
-    def _add_tail(
-        self, found: dict[int, Stop], prompt: Prompt, start: int, *, is_passed: bool
-    ) -> None:
-        """The stop before the generation prompt. Mutates `found`."""
-        tail = self.tail(prompt)
-        if start < tail < len(prompt):
-            stop = found.get(tail, Stop(tail, StopKind.TAIL))
-            found[tail] = replace(stop, is_passed=is_passed)
+    def _with_end(
+        self, found: dict[int, Stop], prompt: Prompt, start: int, *, passes_tail: bool
+    ) -> list[Stop]:
+        """The stops in order, and the end. The one before the generation prompt is passed where
+        that is wanted and the chunk is short: of the last one the model computes all logits, which
+        for a long chunk takes longer than another pass, and much memory."""
+        end, tail = len(prompt), self.tail(prompt)
+        before = max((position for position in found if position < tail), default=start)
+        if passes_tail and tail in found and end - before <= SHORT_TURN:
+            found[tail] = replace(found[tail], is_passed=True)
+        return [*sorted(found.values()), Stop(end, StopKind.END)]
 
     def tail(self, prompt: Prompt) -> int:
         """The last position that a next request is likely to share.
