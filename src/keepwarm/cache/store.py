@@ -306,12 +306,12 @@ class PrefixCache:
             self._fault("insert", error)
 
     def spare_tail(self, ahead: Prompt, *, namespace: str = "") -> None:
-        """`ahead` was read in advance, from the last message on. Where the state at the end of the
-        last prompt is held, and snapshots are dear, the one before it may go."""
+        """`ahead` was read in advance. Where the state at the end of the last prompt is held, and
+        snapshots are dear, the one before it may go; where a short turn began, the next before."""
         space, end = self._spaces.get(namespace), self.last_end.end
-        if space and end and end.is_from_tail and end.is_beside(namespace, ahead):
+        if space is not None and end is not None and end.is_beside(namespace, ahead):
             with self._guarded("thin"):
-                self._evictor.thin_at(space, self._keys(ahead), end.anchor)
+                self._evictor.thin_at(space, self._keys(ahead), end.anchor - (not end.is_from_tail))
 
     def _space(self, namespace: str, live: Live) -> Space:
         found = self._spaces.get(namespace)

@@ -43,17 +43,18 @@ class Thinning:
         self._awake[id(tip)] = (space, tip)
 
     def dear_between(self, path: list[Node], position: int) -> list[Node]:
-        """The checkpoint at `position` on a path, if those around it lie within min_span and it
-        weighs more than the rows of a prefill step: at rest it would not stay, either."""
+        """The last checkpoint up to `position` on a path, if those around it lie within min_span
+        and it weighs more than the rows of a prefill step: at rest it would not stay, either."""
         marked = _marked(path)
         is_dear = self._spacing(path) > self._placement.prefill_step
-        if not self._placement.thinning or not is_dear:
+        found = [at for at in marked if at <= position]
+        if not self._placement.thinning or not is_dear or not found:
             return []
-        before = max((at for at in marked if at < position), default=0)
-        after = min((at for at in marked if at > position), default=None)
-        if after is None or position not in marked or after - before > self._placement.min_span:
+        *earlier, last = found
+        after = min((at for at in marked if at > last), default=None)
+        if after is None or after - (earlier[-1] if earlier else 0) > self._placement.min_span:
             return []
-        node = marked[position]
+        node = marked[last]
         return [] if _standing(node) in LASTING else [node]
 
     def _on_growing(self, path: list[Node]) -> list[Node]:
