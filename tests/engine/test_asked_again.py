@@ -14,11 +14,13 @@ from keepwarm import Placement, PrefixCache
 from keepwarm.cache.explain import Reason
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.space import Space
+from keepwarm.cache.thinning import Thinning
 from keepwarm.cache.tree import Node
 from keepwarm.engine.prefill import Prefill, Warming
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.architectures.drive import prompt_of, random_tokens
 from tests.architectures.zoo import ARCHITECTURES
+from tests.cache.stores import checkpoints
 
 PARTS = [random_tokens(24, 0), random_tokens(40, 1), random_tokens(30, 2)]
 PROMPT = prompt_of(PARTS)
@@ -194,13 +196,17 @@ def test_what_was_read_ahead_spares_the_checkpoint_before_the_end(hybrid: Any) -
     cache.check()
 
 
-def test_what_a_short_turn_went_on_from_is_not_spared(hybrid: Any) -> None:
+def test_what_a_short_turn_went_on_from_stays_and_what_lies_before_goes(
+    hybrid: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has no checkpoint of its own before its end: who edits it starts where it began."""
+    monkeypatch.setattr(Thinning, "_spacing", lambda *_: 10_000)  # dear
     placement = Placement(min_span=100, prefill_step=100)
     cache = cache_of(hybrid, placement=placement)
     history = prompt_of(PARTS, tail=[])
-    with Warming(hybrid, cache, history) as before:
-        list(before.steps())
+    for known in (prompt_of(PARTS[:2], tail=[]), history):
+        with Warming(hybrid, cache, known) as before:
+            list(before.steps())
     words = random_tokens(8, 5)
     turn = prompt_of([*PARTS, words])
     with Prefill(hybrid, cache, turn, is_read_ahead=True) as prefill:
@@ -216,9 +222,13 @@ def test_what_a_short_turn_went_on_from_is_not_spared(hybrid: Any) -> None:
     ahead = prompt_of([*PARTS, words, random_tokens(20, 8)], tail=[])
     with Warming(hybrid, cache, ahead) as warming:
         list(warming.steps())
-    cache.spare_tail(ahead)
+    assert checkpoints(cache) == [24, 64, len(history), len(ahead)]
+    for _ in range(2):
+        cache.spare_tail(ahead)
+        assert checkpoints(cache) == [24, len(history), len(ahead)]
     edited = prompt_of([*PARTS, random_tokens(8, 6)])
     assert Prefill(hybrid, cache, edited).cached_len == len(history)
+    assert Prefill(hybrid, cache, turn).cached_len == len(turn)
     cache.check()
 
 

@@ -110,3 +110,18 @@ def test_learns_nothing_from_what_nobody_waited_for() -> None:
     for length in (2048, 700, 31):
         pace.observe(length, 1.0)
     assert pace.chunk_len == 256
+
+
+def test_crumbs_do_not_hide_what_every_chunk_costs() -> None:
+    """Of 256 and 260 tokens a little noise decides: no line is drawn through them."""
+    pace = Pace(0.05, 2048)
+    for _ in range(10):
+        pace.observe(pace.chunk_len, 0.1 + 2e-4 * pace.chunk_len)
+    settled_len = pace.chunk_len
+    assert settled_len > Pace.MIN_LEN
+    for noise in (0.97, 1.03):
+        length = settled_len + 4
+        pace.observe(length, noise * (0.1 + 2e-4 * length))
+        for _ in range(5):
+            pace.observe(pace.chunk_len, 0.1 + 2e-4 * pace.chunk_len)
+        assert pace.chunk_len >= settled_len // 2

@@ -176,8 +176,8 @@ class Evictor:
         self._drop_thinned(self._thinning.superfluous(space, tip))
 
     def thin_at(self, space: Space, keys: bytes, position: int) -> None:
-        """The last checkpoint up to `position` may go, where snapshots are dear and those around it
-        lie close. Not where it has windows, which would go with it."""
+        """The checkpoint at `position`, or before one right behind it, may go where snapshots are
+        dear and those around it lie close. Not where it has windows, which would go with it."""
         walk = space.tree.walk(keys)
         path = [node for node in walk.path if node.end <= walk.matched]
         if path and not space.window_groups:

@@ -43,8 +43,9 @@ class Thinning:
         self._awake[id(tip)] = (space, tip)
 
     def dear_between(self, path: list[Node], position: int) -> list[Node]:
-        """The last checkpoint up to `position` on a path, if those around it lie within min_span
-        and it weighs more than the rows of a prefill step: at rest it would not stay, either."""
+        """The checkpoint at `position` on a path, or the one before where the next lies right behind
+        it, if those around it lie within min_span and it weighs more than the rows of a prefill
+        step: at rest it would not stay, either."""
         marked = _marked(path)
         is_dear = self._spacing(path) > self._placement.prefill_step
         found = [at for at in marked if at <= position]
@@ -52,7 +53,9 @@ class Thinning:
             return []
         *earlier, last = found
         after = min((at for at in marked if at > last), default=None)
-        if after is None or after - (earlier[-1] if earlier else 0) > self._placement.min_span:
+        if after is None or position not in (last, after - 1):
+            return []
+        if after - (earlier[-1] if earlier else 0) > self._placement.min_span:
             return []
         node = marked[last]
         return [] if _standing(node) in LASTING else [node]

@@ -12,7 +12,7 @@ class Pace:
     """Chunks that take about as long as others may be held up, in powers of two.
 
     A chunk of n tokens takes a + b * n. b grows with the place in the prompt, so it is taken from
-    the last chunk; a is seen whenever two chunks in a row differ in length. Some devices pay for
+    the last chunk; a is seen whenever one of two chunks in a row is twice as long. Some devices pay for
     every new shape, so that a alone may pass the target: then a chunk is as long as makes b * n
     equal to a, since smaller pieces would only hold everyone up more often.
     """
@@ -31,7 +31,7 @@ class Pace:
         """A chunk of that many tokens took so long. Mutates."""
         if not self.chunk_len <= num_tokens <= CRUMB * self.chunk_len:
             return  # cut short by a stop, or read while nobody waited: it says little about others
-        if self._last is not None and self._last[0] != num_tokens:
+        if self._last is not None and _are_apart(self._last[0], num_tokens):
             self._fixed_s.append(_intercept(self._last, (num_tokens, seconds)))
         self._last = (num_tokens, seconds)
         if not self._fixed_s and num_tokens > self.MIN_LEN:
@@ -50,6 +50,11 @@ class Pace:
         while 2 * length <= limit:
             length *= 2
         return length
+
+
+def _are_apart(n: int, m: int) -> bool:
+    """Whether two lengths tell what does not depend on them: of near ones noise would decide."""
+    return max(n, m) >= 2 * min(n, m)
 
 
 def _intercept(one: tuple[int, float], other: tuple[int, float]) -> float:
