@@ -49,9 +49,9 @@ def measure(plan: Plan, on_progress: Progress) -> Report:
         on_progress("loading")
         workers = {OURS: stack.enter_context(Worker(OURS, job))}
         told = {OURS: workers[OURS].hear()}
-        peers_ = [stack.enter_context(Worker(system, job)) for system in peers(told[OURS])]
+        others = [stack.enter_context(Worker(system, job)) for system in peers(told[OURS])]
         left_out: dict[str, str] = {}
-        for worker in peers_:
+        for worker in others:
             with _leaving_out(worker.system, workers, left_out):
                 told[worker.system] = worker.hear()
                 workers[worker.system] = worker

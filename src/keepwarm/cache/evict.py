@@ -175,13 +175,13 @@ class Evictor:
             return
         self._drop_thinned(self._thinning.superfluous(space, tip))
 
-    def thin_at(self, space: Space, keys: bytes, position: int) -> None:
-        """The checkpoint at `position`, or before one right behind it, may go where snapshots are
+    def thin_at(self, space: Space, keys: bytes, position: int, *, stays: bool) -> None:
+        """The checkpoint at `position` may go, or the one before if it `stays`, where snapshots are
         dear and those around it lie close. Not where it has windows, which would go with it."""
         walk = space.tree.walk(keys)
         path = [node for node in walk.path if node.end <= walk.matched]
         if path and not space.window_groups:
-            found = self._thinning.dear_between(path, position)
+            found = self._thinning.dear_between(path, position, stays=stays)
             self._drop_thinned((space, node) for node in found)
 
     def _drop_thinned(self, superfluous: Iterable[tuple[Space, Node]]) -> None:

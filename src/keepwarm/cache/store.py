@@ -306,12 +306,12 @@ class PrefixCache:
             self._fault("insert", error)
 
     def spare_tail(self, ahead: Prompt, *, namespace: str = "") -> None:
-        """`ahead` was read in advance. Where the state at the end of the last prompt is held, and
-        snapshots are dear, the one before it may go; where a short turn began, the next before."""
+        """`ahead` was read in advance. The last prompt's end, if held, spares the one before it."""
         space, end = self._spaces.get(namespace), self.last_end.end
         if space is not None and end is not None and end.is_beside(namespace, ahead):
             with self._guarded("thin"):
-                self._evictor.thin_at(space, self._keys(ahead), end.anchor - (not end.is_from_tail))
+                stays = not end.is_from_tail  # who edits a short turn starts there
+                self._evictor.thin_at(space, self._keys(ahead), end.anchor, stays=stays)
 
     def _space(self, namespace: str, live: Live) -> Space:
         found = self._spaces.get(namespace)

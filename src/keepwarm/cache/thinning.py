@@ -42,22 +42,21 @@ class Thinning:
                 )
         self._awake[id(tip)] = (space, tip)
 
-    def dear_between(self, path: list[Node], position: int) -> list[Node]:
-        """The checkpoint at `position` on a path, or the one before where the next lies right behind
-        it, if those around it lie within min_span and it weighs more than the rows of a prefill
-        step: at rest it would not stay, either."""
+    def dear_between(self, path: list[Node], position: int, *, stays: bool) -> list[Node]:
+        """The checkpoint at `position` on a path, or the one before if that `stays`, if those around
+        it lie within min_span and it weighs more than the rows of a prefill step: at rest it would
+        not stay, either."""
         marked = _marked(path)
         is_dear = self._spacing(path) > self._placement.prefill_step
-        found = [at for at in marked if at <= position]
-        if not self._placement.thinning or not is_dear or not found:
+        if not self._placement.thinning or not is_dear or position not in marked:
             return []
-        *earlier, last = found
-        after = min((at for at in marked if at > last), default=None)
-        if after is None or position not in (last, after - 1):
+        places = [0, *sorted(marked)]
+        place = places.index(position) - stays
+        if not 0 < place < len(places) - 1:
             return []
-        if after - (earlier[-1] if earlier else 0) > self._placement.min_span:
+        if places[place + 1] - places[place - 1] > self._placement.min_span:
             return []
-        node = marked[last]
+        node = marked[places[place]]
         return [] if _standing(node) in LASTING else [node]
 
     def _on_growing(self, path: list[Node]) -> list[Node]:

@@ -126,14 +126,12 @@ class Prefill:
         """Read up to the next stop, and store there; or about `max_tokens`, to let others go on
         meanwhile: half as many more rather than leave a crumb that costs a pass of its own. In
         exact mode a chunk is never cut: its shape is part of the answer."""
-        start = self.live.position
+        start, limit = self.live.position, None if self._cache.exact else max_tokens
         stop = next(stop for stop in self._stops if not stop.is_passed)
-        is_near = max_tokens is None or stop.position - start <= CRUMB * max_tokens
-        if is_near or self._cache.exact:
+        if limit is None or stop.position - start <= CRUMB * limit:
             self._read(stop.position)
         else:
-            assert max_tokens is not None
-            self._read(start + max_tokens)
+            self._read(start + limit)
 
     def keep(self) -> None:
         """Store what was read since the last stop, when the prefill ends early. Mutates."""
