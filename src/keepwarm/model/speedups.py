@@ -92,10 +92,10 @@ REPLACEMENTS = (
     _mlx("conv1d"),
     _mlx("quantized_matmul"),
     _mlx("fast.scaled_dot_product_attention"),
-    # every model with heads of 64 to 128
+    # every model with heads of 64 to 256
     Replacement(
         "mlx.core", "fast.scaled_dot_product_attention",
-        "short_queries:scaled_dot_product_attention", Where.CUDA,
+        "attention:scaled_dot_product_attention", Where.CUDA,
     ),
     # every model with a convolution before its recurrence
     Replacement("mlx.core", "conv1d", "short_conv:conv1d", Where.CUDA),

@@ -1,0 +1,165 @@
+"""Attention on CUDA is what MLX makes of it, and is taken where it is sooner done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from keepwarm.model import attention, attention_cuda, speedups
+from keepwarm.model.attention import FEW_QUERIES, MAX_PAIRS, is_ours_sooner
+from keepwarm.model.speedups import Where
+
+attend = attention.scaled_dot_product_attention
+plain = attention._mlx_attention
+
+TOLERANCES = {mx.bfloat16: 0.02, mx.float16: 0.003}
+
+
+def arrays(
+    num_queries: int,
+    num_keys: int,
+    depth: int = 128,
+    dtype: Any = mx.bfloat16,
+    heads: tuple[int, int, int] = (1, 4, 2),
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Keys and values lie in larger buffers, as those of a cache do. `heads`: batch, heads, key heads."""
+    mx.random.seed(num_queries)
+    batch, num_heads, num_key_heads = heads
+    q = mx.random.normal((batch, num_heads, num_queries, depth)).astype(dtype)
+    shape = (batch, num_key_heads, num_keys + 100, depth)
+    k, v = (mx.random.normal(shape).astype(dtype) for _ in range(2))
+    return q, k[:, :, :num_keys], v[:, :, :num_keys]
+
+
+def exactly(q: mx.array, k: mx.array, v: mx.array, scale: float, *, is_causal: bool) -> mx.array:
+    """In float32, by what attention means."""
+    q, k, v = (array.astype(mx.float32) for array in (q, k, v))
+    k, v = (mx.repeat(array, q.shape[1] // k.shape[1], axis=1) for array in (k, v))
+    scores = scale * (q @ k.swapaxes(-1, -2))
+    num_queries, num_keys = scores.shape[-2:]
+    if is_causal:
+        places = mx.arange(num_keys - num_queries, num_keys)[:, None] >= mx.arange(num_keys)
+        scores = mx.where(places, scores, -mx.inf)
+    return mx.softmax(scores, axis=-1) @ v
+
+
+def distance(a: mx.array, b: mx.array) -> float:
+    return float(mx.abs(a.astype(mx.float32) - b.astype(mx.float32)).max())
+
+
+@pytest.fixture
+def _kernel() -> None:
+    if not attention_cuda.can_run(*arrays(2, 2)):
+        pytest.skip("a kernel for CUDA")
+
+
+LENGTHS = [
+    (1, 1),
+    (1, 20_011),
+    (2, 2),
+    (5, 2085),
+    (31, 300),
+    (33, 97),
+    (64, 64),
+    (200, 2085),
+    (8, 20_011),
+    (700, 700),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_kernel")
+@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "all"])
+@pytest.mark.parametrize("depth", sorted(attention_cuda.TILES))
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_the_kernel_attends(dtype: Any, depth: int, is_causal: bool) -> None:
+    for num_queries, num_keys in LENGTHS:
+        for heads in ((1, 4, 2), (3, 6, 1), (2, 2, 2)):
+            q, k, v = arrays(num_queries, num_keys, depth, dtype, heads)
+            for scale in (depth**-0.5, 2.0):  # with the latter 16 bits for a score would be too few
+                ours = attention_cuda.run(q, k, v, scale, is_causal=is_causal)
+                assert ours.dtype == dtype
+                expected = exactly(q, k, v, scale, is_causal=is_causal)
+                case = (num_queries, num_keys, heads, scale)
+                assert distance(ours, expected) < TOLERANCES[dtype], case
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_kernel")
+@pytest.mark.parametrize("depth", sorted(attention_cuda.TILES))
+@pytest.mark.parametrize("num_queries", [1, 2, 31, 200, 1000])
+def test_where_the_keys_lie_changes_no_bit(num_queries: int, depth: int) -> None:
+    """A warm run has larger buffers than a cold one, and its keys lie further apart in memory."""
+    q, k, v = arrays(num_queries, 2085, depth)
+    expected = attention_cuda.run(q, mx.contiguous(k), mx.contiguous(v), 0.1, is_causal=True)
+    for capacity in (2304, 4096):
+        wide = [mx.full((1, 2, capacity, depth), mx.nan, mx.bfloat16) for _ in range(2)]
+        wide[0][:, :, :2085], wide[1][:, :, :2085] = k, v
+        mx.eval(wide)
+        seen = [array[:, :, :2085] for array in wide]
+        assert mx.array_equal(attention_cuda.run(q, *seen, 0.1, is_causal=True), expected)
+    # Nor does another order in memory: heads behind tokens, numbers of a head apart.
+    q = mx.contiguous(q.swapaxes(1, 2)).swapaxes(1, 2)
+    k, v = (mx.contiguous(array.swapaxes(2, 3)).swapaxes(2, 3) for array in (k, v))
+    assert mx.array_equal(attention_cuda.run(q, k, v, 0.1, is_causal=True), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_kernel")
+def test_what_is_not_the_kernels_is_left_to_mlx() -> None:
+    q, k, v = arrays(8, 300)
+    assert not attention_cuda.can_run(q, k.astype(mx.float16), v)
+    assert not attention_cuda.can_run(*(a.astype(mx.float32) for a in (q, k, v)))
+    assert not attention_cuda.can_run(*arrays(8, 300, depth=80))
+    assert not attention_cuda.can_run(*arrays(8, 7))  # the first query would see nothing
+    assert not attention_cuda.can_run(q, k, v[..., :64])
+
+
+def test_elsewhere_all_is_left_to_mlx() -> None:
+    if attention_cuda.can_run(*arrays(2, 2)):
+        pytest.skip("for devices without the kernel")
+    q, k, v = arrays(8, 300, dtype=mx.float32)
+    for more in ({}, {"mask": "causal"}, {"mask": mx.ones((8, 300), dtype=mx.bool_)}):
+        assert mx.array_equal(attend(q, k, v, scale=0.2, **more), plain(q, k, v, scale=0.2, **more))
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "depth", "is_ours"),
+    [
+        (1, 2000, 128, False),  # MLX has a kernel for that
+        (1, 100_000, 128, True),
+        (1, 2000, 256, True),
+        (2, 100_000, 128, True),
+        (FEW_QUERIES, 1_000_000, 128, True),
+        (1000, 20_000, 128, True),
+        (2010, 2010, 128, True),  # a prompt of any length
+        (2048, 2048, 128, False),  # a chunk, as all long prompts have them
+        (2048, 20_480, 128, False),
+        (2048, 7000, 128, True),  # a chunk behind what was found
+        (1000, MAX_PAIRS // 16_000 + 1, 128, False),
+        (2048, 2_048_000, 256, True),  # MLX has none for that
+    ],
+)
+def test_whose_kernel_is_sooner_done(
+    num_queries: int, num_keys: int, depth: int, is_ours: bool
+) -> None:
+    assert is_ours_sooner((1, 16, num_queries, depth), num_keys) == is_ours
+
+
+def test_the_keys_are_cut_where_blocks_would_be_few() -> None:
+    assert attention_cuda._num_parts(8, 100_000) == 32
+    assert attention_cuda._num_parts(8, 1000) == 2
+    assert attention_cuda._num_parts(8, 100) == 1
+    assert attention_cuda._num_parts(1000, 100_000) == 1
+
+
+def test_what_is_for_cuda_only_is_not_installed_elsewhere() -> None:
+    entries = [entry for entry in speedups.REPLACEMENTS if entry.where is Where.CUDA]
+    assert [entry.ours for entry in entries] == [
+        "attention:scaled_dot_product_attention", "short_conv:conv1d"
+    ]  # fmt: skip
+    for entry in entries:
+        assert entry.is_wanted() == (mx.default_device() == mx.gpu and not mx.metal.is_available())
+    assert entries[0].function() is attend
