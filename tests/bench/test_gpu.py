@@ -24,7 +24,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(
     assert (tmp_path / "tables.txt").read_text() == shown
 
 
-@pytest.mark.parametrize("parts", [*gpu.PARTS.values(), gpu._TRIAL, gpu._LONG])
+@pytest.mark.parametrize("parts", [*gpu.PARTS.values(), *gpu.BRIEF.values(), gpu._TRIAL, gpu._LONG])
 def test_every_size_is_one_that_the_scenario_has(parts: tuple[gpu.Part, ...]) -> None:
     for part in parts:
         assert set(part.options) == {option.name for option in gpu.SCENARIOS[part.scenario].options}
@@ -45,6 +45,17 @@ def test_rehearsals_come_first_and_are_not_told(
         turns = 2 if model in gpu.ONE_AT_A_TIME else 1
         names = [f"{part.scenario}-{model}" for part in parts if part.is_kept]
         assert sorted(kept) == sorted(names * turns)
+
+
+def test_a_little_of_each_model_fits_into_one_run() -> None:
+    """With the sizes that it takes by default, and all scenarios."""
+    args = gpu._parser().parse_args(["--out", "DIR"])
+    models = args.models.split(",")
+    parts = [gpu.BRIEF[model] for model in models]
+    assert sum(map(gpu._share_s, parts)) < 60 * args.minutes
+    for mine, model in zip(parts, models):
+        told = {part.scenario for part in mine if part.is_kept}
+        assert told == {part.scenario for part in gpu.PARTS[model] if part.is_kept}
 
 
 def test_sizes_hold_for_their_part_only() -> None:

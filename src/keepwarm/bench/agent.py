@@ -12,6 +12,7 @@ from keepwarm.bench.client import Answer, Message
 from keepwarm.bench.script import Script, function
 from keepwarm.bench.talk import Talk
 
+KINDS = ("system", "tools only", "document", "completions")
 NUM_USERS = 5
 # Of a shape: 2,700 tokens in all, with the punctuation of the tools and the markup around them.
 NUM_TOOLS = 8
@@ -25,12 +26,19 @@ REPLY = Script(thought_len=20, answer_len=20)
 
 def play(talk: Talk, number: int) -> None:
     talk.play(REPLY)
-    system = {"role": "system", "content": words.text(SYSTEM_LEN, f"system {number}")}
-    _ask_all(talk, number, "system", _Asking([system], _tools(TOOL_LEN, number)))
-    _ask_all(talk, number, "tools only", _Asking([], _tools(BARE_TOOL_LEN, number)))
+    for kind in KINDS:
+        _ask_all(talk, number, kind, _asking(kind, number))
+
+
+def _asking(kind: str, number: int) -> _Asking | _Completing:
+    """What all users have in common, of one of KINDS."""
+    if kind == "system":
+        system = {"role": "system", "content": words.text(SYSTEM_LEN, f"system {number}")}
+        return _Asking([system], _tools(TOOL_LEN, number))
+    if kind == "tools only":
+        return _Asking([], _tools(BARE_TOOL_LEN, number))
     document = words.text(DOCUMENT_LEN, f"document {number}")
-    _ask_all(talk, number, "document", _Asking(document=document))
-    _ask_all(talk, number, "completions", _Completing(document))
+    return _Asking(document=document) if kind == "document" else _Completing(document)
 
 
 def _ask_all(talk: Talk, number: int, name: str, asking: _Asking | _Completing) -> None:
