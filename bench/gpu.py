@@ -82,30 +82,31 @@ _LARGE = (
     Part("memory", 42, sizes={"NUM_TURNS": 6, "NUM_CHATS": 3, "NUM_TURNS_EACH": 3}),
     Part("burst", 14, {"requests": [6]}),
 )
-# A little of each, so that three models take less than 8 minutes: what comes first and counts no time
-# (`memory`) is a rehearsal too, and what takes mlx-lm half a minute is asked once.
-_CHATS = {"NUM_TURNS": 4, "NUM_CHATS": 2, "NUM_TURNS_EACH": 2}
+# A little of each, so that three models take less than 8 minutes, of which loading them is half: what
+# comes first and counts no time (`memory`) is a rehearsal too, and what takes mlx-lm half a minute is
+# asked once.
+_CHATS = {"NUM_TURNS": 3, "NUM_CHATS": 2, "NUM_TURNS_EACH": 1}
 _BRIEF_DELTA = (
-    Part("memory", 25, sizes=_CHATS),
-    Part("chat", 18, sizes={"NUM_TURNS": 6}),
-    Part("agent", 40, sizes={"NUM_USERS": 1, "KINDS": ("system", "tools only")}),
-    Part("burst", 22, {"requests": [6]}),
-    Part("prefix", 30, {"lengths": [2000]}, {"NUM_HOT": 1}),
+    Part("memory", 16, sizes=_CHATS),
+    Part("chat", 15, sizes={"NUM_TURNS": 5}),
+    Part("agent", 24, sizes={"NUM_USERS": 1, "KINDS": ("tools only",)}),
+    Part("burst", 34, {"requests": [6]}),
+    Part("prefix", 28, {"lengths": [2000]}, {"NUM_HOT": 1}),
 )
 _BRIEF_LARGE = (
-    Part("memory", 26, sizes=_CHATS),
-    Part("chat", 22, sizes={"NUM_TURNS": 6}),
-    Part("agent", 25, sizes={"NUM_USERS": 1}),
-    Part("burst", 12, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
-    Part("burst", 10, {"requests": [6]}),
-    Part("prefix", 15, {"lengths": [2000]}, {"NUM_HOT": 1}),
+    Part("memory", 22, sizes=_CHATS),
+    Part("chat", 16, sizes={"NUM_TURNS": 5}),
+    Part("agent", 16, sizes={"NUM_USERS": 1, "KINDS": ("system", "tools only")}),
+    Part("burst", 8, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
+    Part("burst", 8, {"requests": [6]}),
+    Part("prefix", 14, {"lengths": [2000]}, {"NUM_HOT": 1}),
 )
 _BRIEF_LIGHT = (
-    Part("memory", 20, sizes=_CHATS),
-    Part("chat", 15, sizes={"NUM_TURNS": 6}),
-    Part("agent", 15, sizes={"NUM_USERS": 1}),
-    Part("burst", 16, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
-    Part("burst", 12, {"requests": [6]}),
+    Part("memory", 12, sizes=_CHATS),
+    Part("chat", 9, sizes={"NUM_TURNS": 5}),
+    Part("agent", 16, sizes={"NUM_USERS": 1}),
+    Part("burst", 6, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
+    Part("burst", 6, {"requests": [6]}),
     Part("prefix", 12, {"lengths": [2000]}),
 )
 # Where two prompts of so many tokens part early, mlx-lm's search alone takes 10 s and more.
@@ -131,9 +132,13 @@ BRIEF = {
     "qwen3_5-35b-a3b": _BRIEF_LARGE,
 }
 ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not fit
-# To start the servers of a model and to warm up, when kernels are made and when they are there.
+# To start the servers of a model and to warm up, at most: kernels are made. And when others have been
+# there before.
 LOAD_S = 110.0
-LOAD_AGAIN_S = 45.0
+LOAD_AGAIN_S = {"nemotron_h-30b-a3b": 80.0, "qwen3_5-35b-a3b": 80.0}
+_LOAD_AGAIN_S = 40.0
+# mlx-lm takes half a minute for the first 600 tokens of Qwen3.5-9B, and rehearsals come anyway.
+WARM_UP_LEN = 100
 
 
 class TimeIsUp(Exception):
@@ -149,6 +154,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGALRM, _raise(TimeIsUp))
     signal.signal(signal.SIGTERM, _raise(Stopped))
+    duel.WARM_UP_LEN = WARM_UP_LEN
     run = Run(args.out, 60 * args.minutes)
     models = args.models.split(",")
     table = PARTS if len(models) == 1 else BRIEF
@@ -159,7 +165,7 @@ def main() -> None:
         parts = [[p for p in mine if p.scenario in names or not p.is_kept] for mine in parts]
     try:
         for i, model in enumerate(models):
-            run.play(model, parts[i], sum(map(_share_s, parts[i + 1 :])))
+            run.play(model, parts[i], sum(map(_share_s, models[i + 1 :], parts[i + 1 :])))
     except (Stopped, KeyboardInterrupt):
         run.left_out.append("the rest: the run was stopped")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -181,9 +187,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _share_s(parts: Sequence[Part]) -> float:
+def _share_s(model: str, parts: Sequence[Part]) -> float:
     """What a model that comes later needs."""
-    return LOAD_AGAIN_S + sum(part.cost_s for part in parts)
+    return LOAD_AGAIN_S.get(model, _LOAD_AGAIN_S) + sum(part.cost_s for part in parts)
 
 
 def _raise(fault: type[Exception]) -> Callable[..., None]:
@@ -209,7 +215,8 @@ class Run:
         pairs = [(part, self._duel(model, part)) for part in parts]
         both = [OURS.name, THEIRS.name]
         turns = [[name] for name in both] if model in ONE_AT_A_TIME else [both]
-        with duel.Servers(model) as servers:
+        dtype = "bfloat16" if model in PARTS else None  # as they are built; a CPU would widen them
+        with duel.Servers(model, dtype) as servers:
             for i, names in enumerate(turns):
                 self._reserved_s = reserved_s
                 # As much is left for those whose turn comes later.

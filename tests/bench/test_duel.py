@@ -86,8 +86,43 @@ def test_table_has_a_line_for_each_system(report: Report) -> None:
 
 def test_server_is_shared_by_systems_that_are_set_up_alike(servers: duel.Servers) -> None:
     idle, no_idle = chat.SIDES
-    assert servers.side(idle) is servers.side(OURS)
-    assert servers.side(no_idle) is not servers.side(OURS)
+    ours, alike, other = servers.sides([OURS, idle, no_idle])
+    assert ours is alike
+    assert ours is not other
+
+
+def test_all_load_at_once_where_the_type_of_the_weights_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    class Loading:
+        def __init__(self, system: System, job: dict[str, str]) -> None:
+            self.name = system.name
+            self.portrait: dict[str, str] = {}
+            events.append(f"{system.name} starts with {job.get('dtype')}")
+
+        def wait_ready(self) -> None:
+            self.portrait = {"dtype": "float32"}
+            events.append(f"{self.name} is ready")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(duel, "Side", Loading)
+    with duel.Servers(MODEL) as found:
+        found.sides([OURS, THEIRS])
+    assert events == [
+        "keepwarm starts with None", "keepwarm is ready",
+        "mlx-lm starts with float32", "mlx-lm is ready",
+    ]  # fmt: skip
+    events.clear()
+    with duel.Servers(MODEL, "bfloat16") as found:
+        found.sides([OURS, THEIRS])
+        found.sides([THEIRS])
+    assert events == [
+        "keepwarm starts with None", "mlx-lm starts with bfloat16",
+        "keepwarm is ready", "mlx-lm is ready",
+    ]  # fmt: skip
 
 
 def test_play_that_breaks_off_keeps_the_cases_before(servers: duel.Servers) -> None:

@@ -24,6 +24,8 @@ from keepwarm.errors import BadInput
 
 Progress = Callable[[str], None]
 
+WARM_UP_LEN = 600
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -58,10 +60,11 @@ class Servers:
     """The servers of one model. Each starts when it is first asked for and stays until the end, so
     that several scenarios may use it. A context manager."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, dtype: str | None = None) -> None:
+        """`dtype`, that of keepwarm's weights where it is known: then all may load at once."""
         self._model = model
         self._sides: dict[str, Side] = {}
-        self._dtype: str | None = None  # of keepwarm's weights
+        self._dtype = dtype
 
     def __enter__(self) -> Servers:
         return self
@@ -75,16 +78,27 @@ class Servers:
             side.close()
         self._sides.clear()
 
-    def side(self, system: System) -> Side:
-        """The server of a system. Raises WorkerFailed."""
+    def sides(self, systems: Sequence[System]) -> list[Side]:
+        """The servers of some systems, ours first. Raises WorkerFailed."""
+        found = []
+        for system in systems:
+            found.append(self._started(system))
+            if self._dtype is None:
+                self._dtype = self._ready(found[-1]).portrait["dtype"]
+        return [self._ready(side) for side in found]
+
+    def _started(self, system: System) -> Side:
         # What a system is set up with makes it the same, not what its setting is called.
         key = json.dumps([system.name, dict(system.env), dict(system.job)], sort_keys=True)
         if key not in self._sides:
-            self._sides[key] = side = Side(system, {"model": self._model, **self._alike(system)})
-            side.wait_ready()
-            if system.name == OURS.name:
-                self._dtype = side.portrait["dtype"]
+            self._sides[key] = Side(system, {"model": self._model, **self._alike(system)})
         return self._sides[key]
+
+    @staticmethod
+    def _ready(side: Side) -> Side:
+        if not side.portrait:
+            side.wait_ready()
+        return side
 
     def _alike(self, system: System) -> dict[str, Any]:
         """With weights of the same type: on a CPU keepwarm widens them."""
@@ -109,7 +123,7 @@ class Duel:
         """All rounds with some of the systems, ours among the first. Raises WorkerFailed or
         NoAnswer."""
         self._on_progress("loading")
-        sides = [(system, servers.side(system)) for system in systems]
+        sides = list(zip(systems, servers.sides(systems)))
         for number in range(self._plan.num_rounds + 1):
             # Each begins as often as the others.
             first = number % len(sides)
@@ -164,7 +178,7 @@ class Duel:
 def warm_up(talk: Talk) -> None:
     """What would otherwise be paid for by the first one who asks."""
     with talk.case("warming up"):
-        messages: list[Message] = [{"role": "user", "content": words.text(600, "warm up")}]
+        messages: list[Message] = [{"role": "user", "content": words.text(WARM_UP_LEN, "warm up")}]
         answer = talk.chat(messages, max_tokens=16)
         talk.chat([*messages, answer.message(), messages[0]], max_tokens=16)
 
