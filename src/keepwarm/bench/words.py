@@ -24,7 +24,7 @@ THOUGHT_END = ".\n"
 _SEAMS = (THOUGHT_END, "\n\n", CALL, "system", "user", "assistant")
 # Ids stay below 1,024: the smallest shapes have no more. Each word has two, behind a blank or not.
 NUM_WORDS = 360
-_PATTERN = r'\n\{"name": "\w+", "arguments": \{[^{}]*\}\}\n|\.?\n+| ?\w+|\s|[^\s\w]'
+_PATTERN = r'\n\{"name": "\w+", "arguments": \{[^{}\s]*(?: [^{}\s]*)?\}\}\n|\.?\n+| ?\w+|\s|[^\s\w]'
 
 
 def word(number: int) -> str:

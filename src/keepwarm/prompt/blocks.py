@@ -45,7 +45,16 @@ class Offsets:
     @staticmethod
     def of(callee: Any, text: str) -> Offsets:
         """As the tokenizer encodes `text`, special tokens read and none added."""
-        batch = callee(text, add_special_tokens=False, verbose=False)
+        return Offsets._of(_encoded(callee, text))
+
+    @staticmethod
+    def with_words(callee: Any, text: str) -> tuple[Offsets, list[int | None]]:
+        """Also which word each token is of, as the tokenizer cuts text before it looks at it."""
+        batch = _encoded(callee, text)
+        return Offsets._of(batch), batch.encodings[0].word_ids
+
+    @staticmethod
+    def _of(batch: Any) -> Offsets:
         edges = np.array(batch.encodings[0].offsets, dtype=np.int32).reshape(-1, 2)
         ids = np.array(batch["input_ids"], dtype=np.int32)
         return _unchanging(ids, edges[:, 0].copy(), edges[:, 1].copy())
@@ -61,12 +70,20 @@ class Offsets:
             np.concatenate([part.ends + char for part, char in zip(parts, chars)]),
         )
 
+    def moved(self, chars: int) -> Offsets:
+        """As a part of a text that begins so many characters before."""
+        return Offsets(self.ids, self.starts + chars, self.ends + chars)
+
     def part(self, first: int, last: int, char: int) -> Offsets:
         """Tokens `first ... last - 1`, on their own: `char` is where their text begins."""
         where = slice(first, last)
         return _unchanging(
             self.ids[where].copy(), self.starts[where] - char, self.ends[where] - char
         )
+
+
+def _encoded(callee: Any, text: str) -> Any:
+    return callee(text, add_special_tokens=False, verbose=False)
 
 
 def _unchanging(*arrays: Int32s) -> Offsets:

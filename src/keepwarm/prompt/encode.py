@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keepwarm.errors import BadInput
+from keepwarm.prompt.beginnings import continued, is_near_sighted
 from keepwarm.prompt.blocks import Cuts, Offsets, blocks_of
 from keepwarm.prompt.memory import memory_of
 from keepwarm.prompt.template import Tokenizer, digest
@@ -65,20 +66,35 @@ def _offsets(callee: Any, text: str, namespace: str) -> Offsets:
             at += 1
             continue
         upto = next((i for i in range(at, len(known)) if known[i] is not None), len(known))
-        run = Offsets.of(callee, text[starts[at] : ends[upto - 1]])
+        run = _run(callee, text[starts[at] : ends[upto - 1]], ends[at] - starts[at], namespace)
         lengths = [end - start for start, end in zip(starts[at:upto], ends[at:upto])]
         parts = blocks_of(run, lengths, cuts)
         if parts is None:
             return Offsets.of(callee, text)
         known[at:upto] = parts
-        for key, part, length in zip(keys[at:upto], parts, lengths):
-            if length >= cuts.min_chars:
-                memory.blocks.put(key, part)
+        for i, part in enumerate(parts, at):
+            if ends[i] - starts[i] >= cuts.min_chars:
+                memory.blocks.put(keys[i], part)
+                memory.beginnings.put((namespace, size), text[starts[i] : ends[i]], keys[i])
         at = upto
     blocks = [part for part in known if part is not None]
     if not all(cuts.can_begin(block) for block in blocks[1:]):
         return Offsets.of(callee, text)
     return Offsets.joined(blocks, starts)
+
+
+def _run(callee: Any, text: str, first_len: int, namespace: str) -> Offsets:
+    """Blocks that are not known, of which the first has so many characters: only their end where
+    one that is known begins alike."""
+    memory, size = memory_of(callee), len(callee)
+    found = memory.beginnings.longest((namespace, size), text[:first_len])
+    if found is not None and memory.recall(("near", size), lambda: is_near_sighted(callee)):
+        key, shared_chars = found
+        known = memory.blocks.get(key)
+        run = continued(callee, text, known, shared_chars) if known is not None else None
+        if run is not None:
+            return run
+    return Offsets.of(callee, text)
 
 
 class _OffsetEncoded:

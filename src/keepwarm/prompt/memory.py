@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from keepwarm.prompt.beginnings import Beginnings
 from keepwarm.prompt.blocks import Remembered
 from keepwarm.prompt.template import Tokenizer
 
@@ -21,6 +22,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.blocks = Remembered()
+        self.beginnings = Beginnings()
         self._known: dict[object, Any] = {}
         self._lock = threading.Lock()
 
