@@ -2,7 +2,7 @@
 
     python -m bench.gpu --out DIR                               three models, a little of each
     python -m bench.gpu --out DIR --models qwen3_5-9b           more of one
-    python -m bench.gpu --out DIR --models qwen3_5-9b --scenarios memory,agent
+    python -m bench.gpu --out DIR --models qwen3_5-9b --brief --scenarios memory,agent
     python -m bench.gpu --out DIR --models qwen3-0.6b --long    a prompt of 100,000 tokens
 
 The servers of a model start once and play all its scenarios. Each model has its share of the time:
@@ -157,7 +157,7 @@ def main() -> None:
     duel.WARM_UP_LEN = WARM_UP_LEN
     run = Run(args.out, 60 * args.minutes)
     models = args.models.split(",")
-    table = PARTS if len(models) == 1 else BRIEF
+    table = BRIEF if args.brief or len(models) > 1 else PARTS
     parts: list[Sequence[Part]]
     parts = [_LONG if args.long else table.get(model, _TRIAL) for model in models]
     if args.scenarios is not None:
@@ -181,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         help="shapes; of one alone, more is played (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--scenarios", metavar="S,S", help="only these")
+    parser.add_argument("--brief", action="store_true", help="a little of each, of one model too")
     parser.add_argument(
         "--long", action="store_true", help="one prompt of 100,000 tokens, and nothing else"
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from keepwarm.prompt import blocks
 from keepwarm.prompt.blocks import BLOCK_TOKENS, Cuts, Offsets, Remembered, blocks_of
 from keepwarm.prompt.encode import encode
 from keepwarm.prompt.memory import memory_of
@@ -168,6 +169,18 @@ def test_blocks_are_cut_where_no_other_token_can_reach() -> None:
     cuts = Cuts.of(tokenizer)
     assert {"<|im_end|>", "<think>", "</think>"} <= set(cuts.tokens)
     assert not {"<|im_start|>", "<|pad|>", "<word>", "<sum>"} & set(cuts.tokens)
+
+
+@pytest.mark.parametrize(
+    "text", [("word " * 400 + turn(1)) * 4, turn(1) * 99, "<" * 4000 + turn(2)]
+)
+def test_few_marks_and_many_are_found_alike(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for limit in (0, len(text) + 1):  # all are few; none are
+        monkeypatch.setattr(blocks, "_FEW_HEADS", limit)
+        found.append(Cuts.of(BYTES).block_starts(text))
+    assert found[0] == found[1]
+    assert len(found[0]) > 1
 
 
 def test_tokens_that_are_added_later_are_read() -> None:

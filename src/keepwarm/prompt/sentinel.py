@@ -102,7 +102,6 @@ class Locator:
         self._text = text
         self._prompted = add_generation_prompt
         self._mark = unused_mark(text)
-        self._pattern = re.compile(f"{self._mark}(\\d{{{_INDEX_WIDTH}}})")
         self._num_unmarkable = 0
         self.is_reproducible = True  # the same messages still render to the same text
 
@@ -176,16 +175,29 @@ class Locator:
             for i in members:
                 messages[i] = marked(messages[i], batch[i], mark)
         rendered = self._template.try_text(messages, add_generation_prompt=self._prompted)
-        # [text, index, text, index, ..., text]
-        pieces = self._pattern.split(rendered) if rendered is not None else [""]
-        if "".join(pieces[::2]) != self._text:
+        texts, indices = self._taken_apart(rendered or "")
+        if "".join(texts) != self._text:
             return None
         seen: dict[int, list[int]] = {}
         char = 0
-        for piece, index_text in zip(pieces[::2], pieces[1::2]):
-            char += len(piece)
-            seen.setdefault(int(index_text), []).append(char)
+        for text, index in zip(texts, indices):
+            char += len(text)
+            seen.setdefault(index, []).append(char)
         return dict(_assigned(owners, seen))
+
+    def _taken_apart(self, rendered: str) -> tuple[list[str], list[int]]:
+        """The text before, between and behind the marks, and whose they are. A mark that a template
+        cut short stays text."""
+        first, *others = rendered.split(self._mark)
+        texts, indices = [first], []
+        for other in others:
+            number, text = other[:_INDEX_WIDTH], other[_INDEX_WIDTH:]
+            if len(number) == _INDEX_WIDTH and number.isdecimal():
+                indices.append(int(number))
+                texts.append(text)
+            else:
+                texts[-1] += self._mark + other
+        return texts, indices
 
     def _check_reproducible(self) -> bool:
         again = self._template.try_text(self._messages, add_generation_prompt=self._prompted)
