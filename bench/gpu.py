@@ -137,6 +137,7 @@ ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not 
 LOAD_S = 110.0
 LOAD_AGAIN_S = {"nemotron_h-30b-a3b": 80.0, "qwen3_5-35b-a3b": 80.0}
 _LOAD_AGAIN_S = 40.0
+LOAD_LATER_S = 25.0  # of the second of two that do not fit together
 # mlx-lm takes half a minute for the first 600 tokens of Qwen3.5-9B, and rehearsals come anyway.
 WARM_UP_LEN = 100
 
@@ -219,9 +220,9 @@ class Run:
         dtype = "bfloat16" if model in PARTS else None  # as they are built; a CPU would widen them
         with duel.Servers(model, dtype) as servers:
             for i, names in enumerate(turns):
-                self._reserved_s = reserved_s
-                # As much is left for those whose turn comes later.
-                self._reserved_s += max(0.0, self._left_s) * (1 - 1 / (len(turns) - i))
+                # What those need whose turn comes later.
+                later_s = LOAD_LATER_S + sum(part.cost_s for part in parts) / len(both)
+                self._reserved_s = reserved_s + later_s * (len(turns) - i - 1)
                 # What one system had no time for, the other need not do.
                 pairs = [pair for pair in pairs if self._play(model, *pair, servers, names)]
                 servers.close()

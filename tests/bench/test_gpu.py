@@ -65,15 +65,17 @@ def test_sizes_hold_for_their_part_only() -> None:
     assert plain == chat.NUM_TURNS
 
 
-def test_those_that_do_not_fit_together_share_the_time(
+def test_the_first_leaves_time_for_the_one_that_does_not_fit_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, left_s = gpu.Run(tmp_path, 100), []
+    run, left_s = gpu.Run(tmp_path, 300), []
 
     def played(*args: object) -> bool:
-        left_s.append(round(run._left_s, -1))
+        left_s.append(run._left_s)
         return True
 
     monkeypatch.setattr(run, "_play", played)
-    run.play(next(iter(gpu.ONE_AT_A_TIME)), gpu._TRIAL, reserved_s=20)
-    assert left_s == [40] * 5 + [80] * 5
+    run.play(next(iter(gpu.ONE_AT_A_TIME)), gpu._TRIAL, reserved_s=25)
+    # Half of all parts, and to load.
+    assert sum(part.cost_s for part in gpu._TRIAL) / 2 + gpu.LOAD_LATER_S == 75
+    assert left_s == pytest.approx([200] * 5 + [275] * 5, abs=5)
