@@ -108,6 +108,21 @@ def test_where_the_keys_lie_changes_no_bit(num_queries: int, depth: int) -> None
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("_kernel")
+@pytest.mark.parametrize("depth", [128, 256])
+def test_the_first_key_weighs_as_much_behind_many(depth: int) -> None:
+    """What is rescaled a thousand times would drift."""
+    q, k, v = arrays(1024, 60_000, depth, mx.float16, heads=(1, 2, 1))
+    q, k, v = mx.ones_like(q), mx.zeros_like(k), mx.zeros_like(v)
+    # Two keys far apart weigh the same, and all others nothing; their values are opposite.
+    for place, value in ((0, 1), (58_000, -1)):
+        k[:, :, place], v[:, :, place] = 1, value
+    for scale in (2.77, 2.31, 1.93):
+        ours = attention_cuda.run(q, k, v, scale, is_causal=True)
+        assert distance(ours, mx.zeros_like(ours)) < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_kernel")
 def test_what_is_not_the_kernels_is_left_to_mlx() -> None:
     q, k, v = arrays(8, 300)
     assert not attention_cuda.can_run(q, k.astype(mx.float16), v)
@@ -115,6 +130,10 @@ def test_what_is_not_the_kernels_is_left_to_mlx() -> None:
     assert not attention_cuda.can_run(*arrays(8, 300, depth=80))
     assert not attention_cuda.can_run(*arrays(8, 7))  # the first query would see nothing
     assert not attention_cuda.can_run(q, k, v[..., :64])
+    assert not attention_cuda.can_run(q[:0], k[:0], v[:0])
+    scale = mx.array(0.2)
+    expected = plain(q, k, v, scale=scale, mask="causal")
+    assert mx.array_equal(attend(q, k, v, scale=scale, mask="causal"), expected)
 
 
 def test_elsewhere_all_is_left_to_mlx() -> None:
@@ -135,9 +154,8 @@ def test_elsewhere_all_is_left_to_mlx() -> None:
         (FEW_QUERIES, 1_000_000, 128, True),
         (1000, 20_000, 128, True),
         (2010, 2010, 128, True),  # a prompt of any length
-        (2048, 2048, 128, False),  # a chunk, as all long prompts have them
-        (2048, 20_480, 128, False),
-        (2048, 7000, 128, True),  # a chunk behind what was found
+        (2048, 20_480, 128, True),
+        (2048, 40_960, 128, False),
         (1000, MAX_PAIRS // 16_000 + 1, 128, False),
         (2048, 2_048_000, 256, True),  # MLX has none for that
     ],

@@ -14,13 +14,13 @@ import mlx.core as mx
 
 from keepwarm.model import attention_cuda
 
-# Heads that MLX has fused kernels for. A single query has one that needs no plan, and that is sooner
-# done over less than MANY_KEYS. With many queries MLX is, when it has seen the lengths before: by
-# 2 ms a layer with 1,000 over 100,000 keys and 16 heads (MAX_PAIRS).
+# Heads that MLX has fused kernels for. That for a single query is sooner done over less than
+# MANY_KEYS. With many queries MLX is, once it has planned for these lengths and for where the keys
+# lie, which is another place with every prompt: by 2 ms a layer with 1,000 queries over 100,000 keys
+# and 16 heads. From MAX_PAIRS on that is more than the plan takes.
 FUSED = (64, 96, 128)
 MANY_KEYS = 1 << 14
 FEW_QUERIES = 256
-MIN_CHUNK = 512
 MAX_PAIRS = 1 << 30
 
 # MLX's own, whatever stands under this name later.
@@ -32,21 +32,23 @@ def scaled_dot_product_attention(
     k: mx.array,  # (B, key heads, S, D)
     v: mx.array,
     *,
-    scale: float,
+    scale: Any,  # a number; MLX takes an array, too
     mask: mx.array | str | None = None,
     sinks: mx.array | None = None,
     **more: Any,
 ) -> mx.array:
     """What `mx.fast.scaled_dot_product_attention` takes and gives."""
-    is_plain = (mask is None or (isinstance(mask, str) and mask == "causal")) and sinks is None
+    is_plain = mask is None or (isinstance(mask, str) and mask == "causal")
     if (
         is_plain
+        and sinks is None
         and not more
+        and isinstance(scale, float | int)
         and scale > 0
         and attention_cuda.can_run(q, k, v)
         and is_ours_sooner(q.shape, k.shape[2])
     ):
-        return attention_cuda.run(q, k, v, scale, is_causal=mask is not None)
+        return attention_cuda.run(q, k, v, float(scale), is_causal=mask is not None)
     return _mlx_attention(q, k, v, scale=scale, mask=mask, sinks=sinks, **more)
 
 
@@ -60,7 +62,4 @@ def is_ours_sooner(shape: tuple[int, ...], num_keys: int) -> bool:
         return num_keys >= MANY_KEYS
     if num_queries <= FEW_QUERIES:
         return True
-    is_whole_chunk = num_queries >= MIN_CHUNK and num_queries.bit_count() == 1
-    if is_whole_chunk and num_keys % num_queries == 0:
-        return False  # it comes again with every long prompt
     return batch * num_heads * num_queries * num_keys <= MAX_PAIRS

@@ -8,7 +8,7 @@ depend on the arguments alone, not on where the keys lie. Any thread that may us
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil
 from typing import Any
 
@@ -25,13 +25,14 @@ PAD = 8  # numbers behind each key, so that eight of them lie in different banks
 # So many blocks keep a large device busy; a part of the keys is to have a few tiles at least.
 NUM_BLOCKS = 256
 LEAST_PART = 256
+MAX_GRID = 65_535  # blocks beside each other in all directions but the first
 
 _HEADER = """
 using Short = unsigned short;
 
 template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
-  T pair[2] = {static_cast<T>(low), static_cast<T>(high)};
+  __align__(4) T pair[2] = {static_cast<T>(low), static_cast<T>(high)};
   return *reinterpret_cast<unsigned*>(pair);
 }
 
@@ -63,21 +64,21 @@ __device__ __forceinline__ void multiply(
 __device__ __forceinline__ void load_matrices(unsigned* to, const Short* row) {
   const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at));
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
 }
 __device__ __forceinline__ void load_matrices_turned(unsigned* to, const Short* row) {
   const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at));
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
 }
 
 // Eight numbers on their way into shared memory, or zeros.
 __device__ __forceinline__ void send(Short* to, const void* from, bool is_real) {
   const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(at), "l"(from), "r"(is_real ? 16 : 0));
+               :: "r"(at), "l"(from), "r"(is_real ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void wait_for_all() { asm volatile("cp.async.wait_all;"); }
+__device__ __forceinline__ void wait_for_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 """
 
 _SOURCE = """
@@ -191,16 +192,18 @@ _SOURCE = """
       }
       #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float next = most[half];
+        float top = -INFINITY;
         #pragma unroll
         for (int i = 0; i < KEYS / 8; ++i) {
-          next = fmaxf(next, fmaxf(scores[i][2 * half], scores[i][2 * half + 1]));
+          top = fmaxf(top, fmaxf(scores[i][2 * half], scores[i][2 * half + 1]));
         }
-        next = fmaxf(next, __shfl_xor_sync(0xffffffff, next, 1));
-        next = fmaxf(next, __shfl_xor_sync(0xffffffff, next, 2));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+        const float next = fmaxf(most[half], top * factor);
         // Nothing seen yet: all weights are zero, not 0 / 0.
-        const float against = next == -INFINITY ? 0.0f : next * factor;
-        const float fade = power_of_2(most[half] * factor - against);
+        const float against = next == -INFINITY ? 0.0f : next;
+        // Exactly 1 where nothing larger came: else it would add up over thousands of tiles.
+        const float fade = power_of_2(most[half] - against);
         most[half] = next;
         whole[half] *= fade;
         #pragma unroll
@@ -240,8 +243,8 @@ _SOURCE = """
       whole[half] += __shfl_xor_sync(0xffffffff, whole[half], 1);
       whole[half] += __shfl_xor_sync(0xffffffff, whole[half], 2);
       if (rows[half] >= num_rows) continue;
-      const long long head = (long long)b * q_shape[1] + key_head * group + rows[half] % group;
-      const long long row = head * T + rows[half] / group;
+      const long long token = (long long)b * T + rows[half] / group;
+      const long long row = token * q_shape[1] + key_head * group + rows[half] % group;
       if (gridDim.z == 1) {
         const float share = 1.0f / whole[half];
         #pragma unroll
@@ -253,7 +256,7 @@ _SOURCE = """
       }
       const long long at = blockIdx.z * ((long long)q_shape[0] * q_shape[1] * T) + row;
       if (lane % 4 == 0) {
-        marks[2 * at] = most[half] * factor;
+        marks[2 * at] = most[half];
         marks[2 * at + 1] = whole[half];
       }
       #pragma unroll
@@ -296,6 +299,7 @@ def can_run(q: Any, k: Any, v: Any) -> bool:
         and q.shape[0] == k.shape[0]
         and k.shape[:3] == v.shape[:3]
         and 0 < q.shape[2] <= k.shape[2]
+        and 0 < k.shape[0] * k.shape[1] <= MAX_GRID
         and q.shape[1] % k.shape[1] == 0
     )
 
@@ -319,7 +323,8 @@ def run(
     out, parts, marks = _attend(depth)(
         inputs=[q, k, v, _as_array(scale)],
         template=[
-            ("InT", q.dtype), ("D", depth), ("IS_CAUSAL", is_causal),
+            # To a single query it is the same, and one kernel less to be made.
+            ("InT", q.dtype), ("D", depth), ("IS_CAUSAL", is_causal or num_queries == 1),
             ("ROWS", ROWS), ("KEYS", TILES[depth]), ("THREADS", THREADS), ("PAD", PAD),
         ],
         grid=(num_tiles * THREADS, batch * num_key_heads, num_parts),
@@ -332,16 +337,33 @@ def run(
         output_dtypes=[q.dtype, mx.float32, mx.float32],
     )  # fmt: skip
     if is_split:
-        [out] = _gather()(
-            inputs=[parts, marks],
-            template=[("InT", q.dtype), ("D", depth)],
-            grid=(num_rows * depth, 1, 1),
-            threadgroup=(depth, 1, 1),
-            output_shapes=[(num_rows, depth)],
-            output_dtypes=[q.dtype],
-        )
+        out = _gathered(parts, marks, q.dtype)
+    else:
+        _prime(depth, q.dtype)
     assert isinstance(out, mx.array)
-    return out.reshape(q.shape)
+    # As models want it: the heads of a token beside each other, without another copy.
+    return out.reshape(batch, num_queries, num_heads, depth).swapaxes(1, 2)
+
+
+def _gathered(parts: mx.array, marks: mx.array, dtype: mx.Dtype) -> mx.array:
+    _, num_rows, depth = parts.shape
+    [out] = _gather()(
+        inputs=[parts, marks],
+        template=[("InT", dtype), ("D", depth)],
+        grid=(num_rows * depth, 1, 1),
+        threadgroup=(depth, 1, 1),
+        output_shapes=[(num_rows, depth)],
+        output_dtypes=[dtype],
+    )
+    assert isinstance(out, mx.array)
+    return out
+
+
+@cache
+def _prime(depth: int, dtype: mx.Dtype) -> None:
+    """Makes the other kernel when the first is made, which is while the model loads: it takes two
+    seconds, and would be needed in the middle of a reply."""
+    mx.eval(_gathered(mx.zeros((2, 1, depth)), mx.zeros((2, 1, 2)), dtype))
 
 
 def _has_device() -> bool:
