@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from keepwarm.prompt import beginnings
 from keepwarm.prompt import encode as encoding
-from keepwarm.prompt.beginnings import PIECE_CHARS, Beginnings, _stays_near, is_near_sighted
+from keepwarm.prompt.beginnings import PIECE_CHARS, Beginnings, is_near_sighted, stays_near
 from keepwarm.prompt.blocks import Offsets, Remembered
 from keepwarm.prompt.encode import encode
 from keepwarm.prompt.memory import memory_of
@@ -85,22 +86,13 @@ def test_only_the_end_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     document = "<|im_start|>" + prose(20_000)
     encode(tokenizer, f"{document} Why?<|im_end|>")
     asked = counted(tokenizer, monkeypatch)
-    again: list[str] = []
-    plain = Offsets.with_words
-
-    def with_words(callee: Any, text: str) -> Any:
-        again.append(text)
-        return plain(callee, text)
-
-    monkeypatch.setattr(Offsets, "with_words", staticmethod(with_words))
     whole = f"{document} And how? Tell me more.<|im_end|>"
     found = encode(tokenizer, whole)
-    assert not asked
-    assert sum(map(len, again)) < PIECE_CHARS + 2000
+    assert sum(map(len, asked)) < PIECE_CHARS + 2000
     # What came of it is known as well, for the next one.
-    again.clear()
+    asked.clear()
     encode(tokenizer, whole)
-    assert sum(map(len, [*asked, *again])) < 100
+    assert sum(map(len, asked)) < 100
     monkeypatch.undo()
     assert found.ids.tolist() == Offsets.of(tokenizer, whole).ids.tolist()
 
@@ -121,7 +113,7 @@ def test_a_block_that_is_forgotten_is_encoded_again() -> None:
     assert_whole(tokenizer, prose(20_000) + " Why?")
 
 
-def test_words_that_are_others_at_the_window_are_not_believed() -> None:
+def test_tokens_that_are_others_in_the_window_are_not_believed() -> None:
     """What is known is not what the tokenizer makes of the text."""
     text = prose(3000)
     known = Offsets.of(BYTES, text)
@@ -130,8 +122,48 @@ def test_words_that_are_others_at_the_window_are_not_believed() -> None:
     place = int(np.searchsorted(known.ends, shared)) - beginnings.MARGIN - 40
     ids = known.ids.copy()
     ids[place] += 1
-    wrong = Offsets(ids, known.starts, known.ends)
-    assert beginnings.continued(BYTES, text + "!", wrong, shared) is None
+    assert beginnings.continued(BYTES, text + "!", replace(known, ids=ids), shared) is None
+
+
+def cutting(pattern: str, *words: str) -> Any:
+    """One that cuts by `pattern` and has tokens for some words, besides those of bytes."""
+    names = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = []
+    for word in words:
+        for end in range(2, len(word) + 1):
+            merges.append((word[: end - 1], word[end - 1]))
+            names.append(word[:end])
+    made = Tokenizer(models.BPE({name: i for i, name in enumerate(dict.fromkeys(names))}, merges))
+    cut = pre_tokenizers.Split(Regex(pattern), "isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([cut, as_bytes])
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+@pytest.mark.parametrize("shift", range(3))
+@pytest.mark.parametrize(
+    ("name", "words", "run", "ending"),
+    [("gpt-4", ["201"], "7", "201" * 30), ("gpt-4o", ["'s't"], "'s", "'s't" * 9)],
+    ids=["threes of digits", "pairs of endings"],
+)
+def test_words_of_a_run_are_cut_in_step(
+    name: str, words: list[str], run: str, ending: str, shift: int
+) -> None:
+    """Begun in the middle of a word, all tokens of a window may be the same, and the words others."""
+    tokenizer = cutting(PATTERNS[name], *words)
+    assert is_near_sighted(tokenizer)
+    document = "x " + run[:1] * shift + run * 9000
+    encode(tokenizer, document + " Why?")
+    assert_whole(tokenizer, document + ending + " How")
+
+
+def test_a_sign_that_belongs_to_the_letter_before_is_no_edge() -> None:
+    """What is put into order before it is cut may move over any number of those."""
+    text = "abc a\u0301\u0316"
+    each = np.arange(len(text), dtype=np.int32)
+    tokens = Offsets(each, each, each + 1, np.ones(len(text), dtype=np.bool_))
+    assert beginnings._edge_before(tokens, 6, text) == 4
+    assert beginnings._edge_before(tokens, 6, "abc abc") == 6
 
 
 def test_one_long_word_has_no_edges() -> None:
@@ -141,18 +173,33 @@ def test_one_long_word_has_no_edges() -> None:
         assert_whole(tokenizer, " " * length)
 
 
-def test_those_used_last_are_known() -> None:
+def test_those_that_came_last_are_known() -> None:
+    blocks = Remembered()
+    found = {key: replace(Offsets.of(BYTES, key), ids=np.zeros(1, np.int32)) for key in "abcd"}
+    for key, block in found.items():
+        blocks.put(key, block)
     known = Beginnings(max_entries=4)
     texts = [letter * 2 * PIECE_CHARS for letter in "abc"]
     known.put("", texts[0], "a")
     known.put("", texts[1], "b")
-    known.put("", texts[0], "a again")
+    known.put("", texts[0], "d")
     known.put("", texts[2], "c")
     assert len(known) == 4
-    assert known.longest("", texts[0] + "...") == ("a again", 2 * PIECE_CHARS)
-    assert known.longest("", texts[1]) is None
-    assert known.longest("", texts[2][: 2 * PIECE_CHARS - 1]) == ("c", PIECE_CHARS)
-    assert known.longest("other", texts[2]) is None
+    assert known.longest("", texts[0] + "...", blocks) == (found["d"], 2 * PIECE_CHARS)
+    assert known.longest("", texts[1], blocks) is None
+    assert known.longest("", texts[2][:-1], blocks) == (found["c"], PIECE_CHARS)
+    assert known.longest("other", texts[2], blocks) is None
+    assert known.longest("", texts[2], Remembered()) is None
+
+
+def test_a_shorter_beginning_is_taken_where_the_longest_is_forgotten() -> None:
+    blocks, known = Remembered(), Beginnings()
+    block = Offsets.of(BYTES, "a")
+    blocks.put("short", block)
+    text = "a" * 3 * PIECE_CHARS
+    known.put("", text, "long")
+    known.put("", text[: 2 * PIECE_CHARS], "short")
+    assert known.longest("", text, blocks) == (block, 2 * PIECE_CHARS)
 
 
 PATTERNS = {
@@ -160,6 +207,8 @@ PATTERNS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "gpt-4o": (
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
     "deepseek": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
@@ -169,24 +218,18 @@ PATTERNS = {
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns_of_the_vendors_stay_near(name: str) -> None:
-    assert _stays_near(PATTERNS[name])
+    assert stays_near(PATTERNS[name])
 
 
 @pytest.mark.parametrize(
     "pattern",
     [
-        "",
-        r".+",
-        r"\{[^{}]*\}",
-        r"(?:\w \w)+",
-        r"(?<=x)y",
-        r"[\s\S]{2,}",
-        r"[\w\s]+?",
-        r"[a&&[^b]]+",
+        "", r".+", r"\{[^{}]*\}", r"(?:\w \w)+", r"(?<=x)y", r"[\s\S]{2,}", r"[a&&[^b]]+", r'"(?~")"',
+        r'"[^"[:cntrl:]]*"', r'".{0,99999}"', r"a[^a]*a", r"\s*[\r\n]+|\s", r"\p{N}+(?=%)|\p{N}{1,3}",
     ],
-)
+)  # fmt: skip
 def test_patterns_that_may_reach_far_do_not(pattern: str) -> None:
-    assert not _stays_near(pattern)
+    assert not stays_near(f"{pattern}|\\p{{L}}+" if pattern else "")
 
 
 def test_only_those_that_cut_by_what_is_near_are_trusted() -> None:
@@ -198,6 +241,23 @@ def test_only_those_that_cut_by_what_is_near_are_trusted() -> None:
     far = pre_tokenizers.Split(Regex(r"\{.*\}"), "isolated")
     made.pre_tokenizer = pre_tokenizers.Sequence([far, made.pre_tokenizer])
     assert not is_near_sighted(PreTrainedTokenizerFast(tokenizer_object=made))
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "is_near"),
+    [
+        (normalizers.NFC(), True),
+        (normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]), True),
+        (normalizers.Replace(" ", "_"), True),
+        (normalizers.Replace(Regex("(?m)<!--.*?-->"), ""), False),
+        (normalizers.Strip(), False),
+    ],
+    ids=["NFC", "sequence", "letter", "pattern", "strip"],
+)
+def test_what_is_changed_before_is_to_be_near_as_well(normalizer: Any, is_near: bool) -> None:
+    made = Tokenizer.from_str(BYTES.backend_tokenizer.to_str())
+    made.normalizer = normalizer
+    assert is_near_sighted(PreTrainedTokenizerFast(tokenizer_object=made)) == is_near
 
 
 def test_far_sighted_ones_encode_all(monkeypatch: pytest.MonkeyPatch) -> None:

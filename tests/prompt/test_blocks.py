@@ -203,7 +203,7 @@ def test_a_run_whose_blocks_are_not_where_they_should_be_is_not_taken_apart() ->
 
 def test_what_was_not_used_for_the_longest_time_is_forgotten() -> None:
     remembered = Remembered(max_tokens=2 * (2 + BLOCK_TOKENS))
-    block = Offsets(*(np.zeros(2, dtype=np.int32) for _ in range(3)))
+    block = Offsets(*(np.zeros(2, dtype=np.int32) for _ in range(3)), np.ones(2, dtype=np.bool_))
     for key in ("a", "b"):
         remembered.put(key, block)
     assert remembered.get("a") is not None

@@ -4,6 +4,7 @@ its tokens as it was, so that a benchmark knows the length of everything. Plain 
 from __future__ import annotations
 
 import random
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -24,7 +25,7 @@ THOUGHT_END = ".\n"
 _SEAMS = (THOUGHT_END, "\n\n", CALL, "system", "user", "assistant")
 # Ids stay below 1,024: the smallest shapes have no more. Each word has two, behind a blank or not.
 NUM_WORDS = 360
-_PATTERN = r'\n\{"name": "\w+", "arguments": \{[^{}\s]*(?: [^{}\s]*)?\}\}\n|\.?\n+| ?\w+|\s|[^\s\w]'
+_PATTERN = re.escape(CALL) + r"|\.?\n+| ?\w+|\s|[^\s\w]"
 
 
 def word(number: int) -> str:

@@ -1,15 +1,18 @@
 """Long text that begins as one that was encoded before: only its end is encoded.
 
 A document with another question behind it is one block, and none that is known. What was encoded is
-found again by digests of its beginnings; then a window before the place where the texts may part is
-encoded together with all behind it. Where the tokens of the window are those that are known, up to
-the edge of a word, the known ones stand for all before.
+found again by digests of its beginnings. Then a window before the place where the texts may part is
+encoded together with all behind it:
 
     known   a b c d e f g h|i j         h: the last piece that both have
     text    a b c d e f g h|x y z
-                  ^-----^--------       encoded anew: the window, which ends at the edge of a word,
-                                        and what is behind it
-Plain data, no mlx; any thread.
+                ^-----^----------       encoded anew: from the edge of a word on, over a window to
+                                        another edge, up to which the known tokens are taken
+
+A tokenizer cuts text into words from left to right. One that looks at what is near only has the same
+words in both texts, up to a little before they part; from the edge of one of them on it goes on as if
+the text began there. The tokens of the window have to be the same, besides. Plain data, no mlx; any
+thread.
 """
 
 from __future__ import annotations
@@ -18,26 +21,26 @@ import hashlib
 import json
 import re
 import threading
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
-from tokenizers import Regex, pre_tokenizers
 
-from keepwarm.prompt.blocks import Offsets
+from keepwarm.prompt.blocks import Offsets, Remembered
 
 PIECE_CHARS = 4096
-# Tokens between the edge that is taken and the place where the texts may part; tokens that have to
-# be the same before it; and how many of those before them may be others, since a word was cut.
+# Tokens between the last edge that is taken and the place where the texts may part; tokens that have
+# to be the same before it; and how far before these places an edge is looked for.
 MARGIN = 48
 WINDOW = 64
-RUN_UP = 32
+MAX_BACK = 1024
 MAX_BEGINNINGS = 1 << 16
 
 
 class Beginnings:
-    """Which known block has a beginning, those used last."""
+    """Which known block has a beginning, those that came last."""
 
     def __init__(self, max_entries: int = MAX_BEGINNINGS) -> None:
         self._max_entries = max_entries
@@ -49,24 +52,24 @@ class Beginnings:
 
     def put(self, about: Hashable, text: str, block: Hashable) -> None:
         """All beginnings of `text`, of which `block` is the key. Mutates."""
-        if len(text) < PIECE_CHARS:
-            return
+        signs = list(_signs(text))
         with self._lock:
-            for sign in _signs(text):
+            for sign in signs:
                 self._known[about, sign] = block
                 self._known.move_to_end((about, sign))
             while len(self._known) > self._max_entries:
                 self._known.popitem(last=False)
 
-    def longest(self, about: Hashable, text: str) -> tuple[Hashable, int] | None:
-        """The key of a block that begins with as many pieces of `text` as any, and how many
+    def longest(self, about: Hashable, text: str, blocks: Remembered) -> tuple[Offsets, int] | None:
+        """Of `blocks`, one that begins with as many pieces of `text` as any, and how many
         characters these have."""
         signs = list(_signs(text))
         with self._lock:
-            for i in range(len(signs), 0, -1):
-                block = self._known.get((about, signs[i - 1]))
-                if block is not None:
-                    return block, i * PIECE_CHARS
+            keys = [self._known.get((about, sign)) for sign in signs]
+        for i in range(len(keys), 0, -1):
+            block = blocks.get(keys[i - 1]) if keys[i - 1] is not None else None
+            if block is not None:
+                return block, i * PIECE_CHARS
         return None
 
 
@@ -79,92 +82,129 @@ def _signs(text: str) -> Iterator[bytes]:
 
 
 def continued(callee: Any, text: str, known: Offsets, shared_chars: int) -> Offsets | None:
-    """`text` as the tokenizer encodes it, where `known` is another one with the same
-    `shared_chars`. None where that cannot be told without encoding all of it."""
+    """`text` as a tokenizer that is near-sighted encodes it, where `known` is another one with the
+    same `shared_chars`. None where that cannot be told without encoding all of it."""
     last = int(np.searchsorted(known.ends, shared_chars, side="right")) - MARGIN
-    first = last - WINDOW - 2 * RUN_UP
-    if first <= 0:
+    at = _edge_before(known, last, text)
+    first = _edge_before(known, at - WINDOW, text) if at is not None else None
+    if at is None or first is None:
         return None
     char = int(known.starts[first])
-    end, words = Offsets.with_words(callee, text[char:])
-    end = end.moved(char)
-    for at in range(last, last - RUN_UP, -1):
-        found = int(np.searchsorted(end.starts, known.starts[at]))
-        if _is_edge(end, words, found) and _are_same(known, at, end, found):
-            return Offsets.joined([known.part(0, at, 0), end.part(found, len(end), 0)], [0, 0])
+    end = Offsets.of(callee, text[char:])
+    found = at - first
+    window, ours = end.part(0, found + 1), known.part(first, at + 1, char)
+    # The edge at its end is one in both. (The first token begins the text here, and has to be one.)
+    names = ("ids", "starts", "ends", "is_edge")
+    if not all(np.array_equal(getattr(window, name), getattr(ours, name)) for name in names):
+        return None
+    return Offsets.joined([known.part(0, at), end.part(found, len(end))], [0, char])
+
+
+def _edge_before(tokens: Offsets, place: int, text: str) -> int | None:
+    """The last token before `place` that begins a word where the one before it ends, and that no
+    sign reaches back from."""
+    lowest = max(1, place - MAX_BACK)
+    for at in range(place, lowest, -1):
+        if (
+            tokens.is_edge[at]
+            and tokens.ends[:at].max() == tokens.starts[at]
+            and unicodedata.combining(text[int(tokens.starts[at])]) == 0
+        ):
+            return at
     return None
-
-
-def _is_edge(tokens: Offsets, words: list[int | None], at: int) -> bool:
-    return (
-        0 < at < len(tokens)
-        and words[at] != words[at - 1]
-        and bool(tokens.ends[at - 1] <= tokens.starts[at])
-    )
-
-
-def _are_same(known: Offsets, at: int, tokens: Offsets, found: int) -> bool:
-    """The tokens before both places."""
-    if found < WINDOW:
-        return False
-    ours, theirs = slice(at - WINDOW, at), slice(found - WINDOW, found)
-    return (
-        np.array_equal(known.ids[ours], tokens.ids[theirs])
-        and np.array_equal(known.starts[ours], tokens.starts[theirs])
-        and known.starts[at] == tokens.starts[found]
-    )
 
 
 # Which tokenizers look at what is near only
 
-# They cut by kinds of characters, and that of GPT-2 by a pattern that stays near.
-_NEAR_SIGHTED = {
+_PRE_TOKENIZERS = {
     "BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace", "Punctuation",
-    "UnicodeScripts", "Whitespace", "WhitespaceSplit",
+    "Whitespace", "WhitespaceSplit",
 }  # fmt: skip
-# A character, a kind of them, or the end of a group; and whether it may come any number of times.
-_ATOM = re.compile(r"(\\[pP]\{[^}]*\}|\\.|\[(?:\\.|[^\]\\])*\]|.)([*+]|\{\d*,\})?", re.DOTALL)
+_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
+_LETTERS = r"[^\r\n\p{L}\p{N}]?"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+# What the patterns of the vendors have between their bars. Each matches a run of characters of one
+# kind, whatever comes behind it. (Two look for the end of a run first: of blanks, of capitals. Both
+# have the whole run in the end, or all but the last blank.)
+_NEAR = {
+    "'s", "'t", "'re", "'ve", "'m", "'ll", "'d", _SHORT, r"'(?i:[sdmt]|ll|ve|re)",
+    r"\p{L}+", r" ?\p{L}+", rf"{_LETTERS}\p{{L}}+", rf"{_LETTERS}[\p{{L}}\p{{M}}]+",
+    rf"{_LETTERS}{_UPPER}*{_LOWER}+", rf"{_LETTERS}{_UPPER}+{_LOWER}*",
+    rf"{_LETTERS}{_UPPER}*{_LOWER}+{_SHORT}?", rf"{_LETTERS}{_UPPER}+{_LOWER}*{_SHORT}?",
+    r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+", "[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
+    r"\p{N}", r"\p{N}+", r"\p{N}{1,3}", r" ?\p{N}+", "[0-9][0-9][0-9]", r"\d", r"\d+", r"\d{1,3}",
+    r" ?[^\s\p{L}\p{N}]+", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*", r" ?[\p{P}\p{S}]+[\r\n]*",
+    r"\s*[\r\n]+", r"\s*[\r\n]", r"\s+(?!\S)", r"\s+",
+    r" ?\w+", r"[^\s\w]", r"\.?\n+", r"\s",
+}  # fmt: skip
+# A text as it stands, without signs that mean something in a pattern.
+_PLAIN = re.compile(r"""(?:\\[nrt]|\\\W|[\w\s"',:;<>=/@&%#!~`-])+""")
+# One blank at a time does not go with what looks for the end of a run of them.
+_ONE_BLANK, _RUN_OF_BLANKS = r"\s", r"\s*["
 
 
 def is_near_sighted(callee: Any) -> bool:
     """Whether a fast tokenizer cuts text into words by what stands around each place, so that what
     is far behind a place changes nothing before it."""
     try:
-        described = json.loads(callee.backend_tokenizer.to_str()).get("pre_tokenizer")
+        backend = callee.backend_tokenizer
+        cutting = json.loads(backend.pre_tokenizer.__getstate__())
+        before = json.loads(backend.normalizer.__getstate__()) if backend.normalizer else None
     except (AttributeError, TypeError, ValueError):
-        return False
-    # One that does not cut has a single word, which has no edges.
-    return described is not None and all(map(_is_near_sighted, _parts(described)))
+        return False  # also where nothing is cut: a single word has no edges
+    return all(map(_cuts_near, _parts(cutting, "pretokenizers"))) and all(
+        map(_normalizes_near, _parts(before, "normalizers"))
+    )
 
 
-def _parts(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if described["type"] != "Sequence":
+def _parts(described: Any, name: str) -> Iterator[dict[str, Any]]:
+    if isinstance(described, dict) and described.get("type") == "Sequence":
+        for part in described.get(name, ()):
+            yield from _parts(part, name)
+    elif described is not None:
         yield described
-        return
-    for part in described["pretokenizers"]:
-        yield from _parts(part)
 
 
-def _is_near_sighted(part: dict[str, Any]) -> bool:
-    if part["type"] != "Split":
-        return part["type"] in _NEAR_SIGHTED
-    pattern = part["pattern"]
-    return "String" in pattern or _stays_near(pattern.get("Regex", ""))
+def _cuts_near(part: dict[str, Any]) -> bool:
+    if part.get("type") != "Split":
+        return part.get("type") in _PRE_TOKENIZERS
+    pattern = part.get("pattern", {})
+    return "String" in pattern or stays_near(pattern.get("Regex", ""))
 
 
-def _stays_near(pattern: str) -> bool:
-    """Whether no match can go on for as long as text does: what may come any number of times is a
-    letter or a blank, not both. Neither groups do, nor does anything look back."""
-    if not pattern or "(?<" in pattern or "&&" in pattern:
-        return False
-    repeated = {atom for atom, how in _ATOM.findall(pattern) if how}
-    return not any(atom == ")" or (_has(atom, "a") and _has(atom, " ")) for atom in repeated)
+def _normalizes_near(part: dict[str, Any]) -> bool:
+    if part.get("type") == "Replace":
+        return len(part.get("pattern", {}).get("String", "")) == 1
+    return part.get("type") in _NORMALIZERS
 
 
-def _has(atom: str, char: str) -> bool:
-    """Whether it matches that character. What cannot be read might."""
-    try:
-        split = pre_tokenizers.Split(Regex(atom), "removed")
-    except Exception:  # the library raises no other
-        return True
-    return not split.pre_tokenize_str(char)
+def stays_near(pattern: str) -> bool:
+    """Whether all that it may match is known to."""
+    ways = set(_alternatives(pattern))
+    has_run = any(way.startswith(_RUN_OF_BLANKS) for way in ways)
+    is_known = all(way in _NEAR or _PLAIN.fullmatch(way) for way in ways)
+    return is_known and not (_ONE_BLANK in ways and has_run)
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """What stands between the bars of a pattern, not of its groups and sets."""
+    depth, is_set, start, at = 0, False, 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif is_set:
+            is_set = char != "]"
+        elif char == "[":
+            is_set = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and not depth:
+            yield pattern[start:at]
+            start = at + 1
+        at += 1
+    yield pattern[start:]

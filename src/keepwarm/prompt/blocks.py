@@ -26,7 +26,7 @@ MIN_CHARS = 1024
 _MAX_CUTS = 32
 # Text that has one such character in so many is searched for that alone.
 _FEW_HEADS = 256
-# 12 bytes each, and as much as so many for a block by itself.
+# 13 bytes each, and as much as so many for a block by itself.
 MAX_REMEMBERED_TOKENS = 2 << 20
 BLOCK_TOKENS = 64
 
@@ -35,11 +35,13 @@ Int32s = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Token ids, and the characters each begins and ends at."""
+    """Token ids, the characters each begins and ends at, and which of them begin a word, as the
+    tokenizer cuts text before it looks at it."""
 
     ids: Int32s
     starts: Int32s
     ends: Int32s
+    is_edge: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -47,19 +49,15 @@ class Offsets:
     @staticmethod
     def of(callee: Any, text: str) -> Offsets:
         """As the tokenizer encodes `text`, special tokens read and none added."""
-        return Offsets._of(_encoded(callee, text))
-
-    @staticmethod
-    def with_words(callee: Any, text: str) -> tuple[Offsets, list[int | None]]:
-        """Also which word each token is of, as the tokenizer cuts text before it looks at it."""
-        batch = _encoded(callee, text)
-        return Offsets._of(batch), batch.encodings[0].word_ids
-
-    @staticmethod
-    def _of(batch: Any) -> Offsets:
-        edges = np.array(batch.encodings[0].offsets, dtype=np.int32).reshape(-1, 2)
+        batch = callee(text, add_special_tokens=False, verbose=False)
+        encoding = batch.encodings[0]
+        edges = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        # -1 for what is in no word
+        words = np.array([-1 if word is None else word for word in encoding.word_ids])
+        is_edge = np.ones(len(words), dtype=np.bool_)
+        is_edge[1:] = (words[1:] != words[:-1]) | (words[1:] < 0)
         ids = np.array(batch["input_ids"], dtype=np.int32)
-        return _unchanging(ids, edges[:, 0].copy(), edges[:, 1].copy())
+        return Offsets(ids, edges[:, 0].copy(), edges[:, 1].copy(), is_edge)._unchanging()
 
     @staticmethod
     def joined(parts: Sequence[Offsets], chars: Sequence[int]) -> Offsets:
@@ -70,29 +68,21 @@ class Offsets:
             np.concatenate([part.ids for part in parts]),
             np.concatenate([part.starts + char for part, char in zip(parts, chars)]),
             np.concatenate([part.ends + char for part, char in zip(parts, chars)]),
+            np.concatenate([part.is_edge for part in parts]),
         )
 
-    def moved(self, chars: int) -> Offsets:
-        """As a part of a text that begins so many characters before."""
-        return Offsets(self.ids, self.starts + chars, self.ends + chars)
-
-    def part(self, first: int, last: int, char: int) -> Offsets:
+    def part(self, first: int, last: int, char: int = 0) -> Offsets:
         """Tokens `first ... last - 1`, on their own: `char` is where their text begins."""
         where = slice(first, last)
-        return _unchanging(
-            self.ids[where].copy(), self.starts[where] - char, self.ends[where] - char
-        )
+        starts, ends = self.starts[where] - char, self.ends[where] - char
+        part = Offsets(self.ids[where].copy(), starts, ends, self.is_edge[where].copy())
+        return part._unchanging()
 
-
-def _encoded(callee: Any, text: str) -> Any:
-    return callee(text, add_special_tokens=False, verbose=False)
-
-
-def _unchanging(*arrays: Int32s) -> Offsets:
-    """Many may hold them."""
-    for array in arrays:
-        array.flags.writeable = False
-    return Offsets(*arrays)
+    def _unchanging(self) -> Offsets:
+        """Many may hold it."""
+        for array in (self.ids, self.starts, self.ends, self.is_edge):
+            array.flags.writeable = False
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from keepwarm.errors import BadInput
 from keepwarm.prompt.beginnings import continued, is_near_sighted
 from keepwarm.prompt.blocks import Cuts, Offsets, blocks_of
-from keepwarm.prompt.memory import memory_of
+from keepwarm.prompt.memory import Memory, memory_of
 from keepwarm.prompt.template import Tokenizer, digest
 
 # How byte-level and SentencePiece vocabularies write space, newline and tab.
@@ -66,7 +66,8 @@ def _offsets(callee: Any, text: str, namespace: str) -> Offsets:
             at += 1
             continue
         upto = next((i for i in range(at, len(known)) if known[i] is not None), len(known))
-        run = _run(callee, text[starts[at] : ends[upto - 1]], ends[at] - starts[at], namespace)
+        unknown = text[starts[at] : ends[upto - 1]]
+        run = _run(memory, callee, unknown, ends[at] - starts[at], (namespace, size))
         lengths = [end - start for start, end in zip(starts[at:upto], ends[at:upto])]
         parts = blocks_of(run, lengths, cuts)
         if parts is None:
@@ -83,15 +84,12 @@ def _offsets(callee: Any, text: str, namespace: str) -> Offsets:
     return Offsets.joined(blocks, starts)
 
 
-def _run(callee: Any, text: str, first_len: int, namespace: str) -> Offsets:
+def _run(memory: Memory, callee: Any, text: str, first_len: int, about: tuple[str, int]) -> Offsets:
     """Blocks that are not known, of which the first has so many characters: only their end where
     one that is known begins alike."""
-    memory, size = memory_of(callee), len(callee)
-    found = memory.beginnings.longest((namespace, size), text[:first_len])
-    if found is not None and memory.recall(("near", size), lambda: is_near_sighted(callee)):
-        key, shared_chars = found
-        known = memory.blocks.get(key)
-        run = continued(callee, text, known, shared_chars) if known is not None else None
+    found = memory.beginnings.longest(about, text[:first_len], memory.blocks)
+    if found is not None and memory.recall(("near", about[1]), lambda: is_near_sighted(callee)):
+        run = continued(callee, text, *found)
         if run is not None:
             return run
     return Offsets.of(callee, text)
