@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from keepwarm.cli.main import main
@@ -21,3 +24,9 @@ def test_unknown_flag_is_told_with_the_usage_of_its_command(
     told = capsys.readouterr().err
     assert "usage: keepwarm serve" in told
     assert "--prot" in told
+
+
+def test_it_runs_as_a_module_too() -> None:
+    command = [sys.executable, "-m", "keepwarm", "--version"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert told.startswith("keepwarm ")
