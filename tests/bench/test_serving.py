@@ -22,8 +22,8 @@ CALL = Script(thought_len=6, is_call=True)
 
 @pytest.fixture(params=SYSTEMS)
 def side(request: pytest.FixtureRequest, servers: duel.Servers) -> Side:
-    servers.side(OURS)  # whose weights have the type that theirs get
-    found = servers.side(SYSTEMS[request.param])
+    # Ours has the type of weights that theirs get.
+    found = servers.sides([OURS, SYSTEMS[request.param]])[-1]
     found.settle()
     found.forget()
     return found
@@ -105,7 +105,7 @@ def test_case_that_was_broken_off_leaves_nothing(talk: Talk) -> None:
 
 
 def test_both_compute_in_the_same_numbers(servers: duel.Servers) -> None:
-    ours, theirs = (servers.side(system).portrait for system in SYSTEMS.values())
+    ours, theirs = (side.portrait for side in servers.sides(list(SYSTEMS.values())))
     for key in ("device", "device_name", "blas", "dtype", "vocab_size"):
         assert ours[key] == theirs[key], key
 
