@@ -43,34 +43,25 @@ __device__ __forceinline__ float power_of_2(float x) {
 }
 
 // sums (16 rows x 8) += a (16 x 16) times b (16 x 8)
-__device__ __forceinline__ void multiply(
-    float* sums, const unsigned* a, const unsigned* b, __nv_bfloat16) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#define MULTIPLY(T, NAME) __device__ __forceinline__ void multiply( \
+    float* sums, const unsigned* a, const unsigned* b, T) { \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 " \
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
 }
-__device__ __forceinline__ void multiply(
-    float* sums, const unsigned* a, const unsigned* b, __half) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+MULTIPLY(__nv_bfloat16, "bf16")
+MULTIPLY(__half, "f16")
 
 // Four matrices of 8 x 8; each lane says where one of their rows lies.
-__device__ __forceinline__ void load_matrices(unsigned* to, const Short* row) {
-  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+#define LOAD(FUNCTION, HOW) __device__ __forceinline__ void FUNCTION( \
+    unsigned* to, const Short* row) { \
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row)); \
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4" HOW ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+      : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory"); \
 }
-__device__ __forceinline__ void load_matrices_turned(unsigned* to, const Short* row) {
-  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
-}
+LOAD(load_matrices, "")
+LOAD(load_matrices_turned, ".trans")
 
 // Eight numbers on their way into shared memory, or zeros.
 __device__ __forceinline__ void send(Short* to, const void* from, bool is_real) {
@@ -318,8 +309,9 @@ def run(
     num_tiles = ceil(num_heads // num_key_heads * num_queries / ROWS)
     num_parts = _num_parts(batch * num_key_heads * num_tiles, k.shape[2])
     num_rows = batch * num_heads * num_queries
-    # What is not to be written has one number, for none is not allowed.
-    is_split = num_parts > 1
+    is_split = (
+        num_parts > 1
+    )  # what is not to be written then has one number, for none may have none
     out, parts, marks = _attend(depth)(
         inputs=[q, k, v, _as_array(scale)],
         template=[
@@ -367,9 +359,8 @@ def _prime(depth: int, dtype: mx.Dtype) -> None:
 
 
 def _has_device() -> bool:
-    if not mx.cuda.is_available() or mx.default_device() != mx.gpu:
-        return False
-    return _capability() >= LEAST_CAPABILITY
+    is_cuda = mx.cuda.is_available() and mx.default_device() == mx.gpu
+    return is_cuda and _capability() >= LEAST_CAPABILITY
 
 
 @lru_cache(maxsize=1)
