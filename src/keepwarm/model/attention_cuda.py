@@ -29,7 +29,6 @@ MAX_GRID = 65_535  # blocks beside each other in all directions but the first
 
 _HEADER = """
 using Short = unsigned short;
-
 template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   __align__(4) T pair[2] = {static_cast<T>(low), static_cast<T>(high)};
@@ -52,7 +51,6 @@ __device__ __forceinline__ float power_of_2(float x) {
 }
 MULTIPLY(__nv_bfloat16, "bf16")
 MULTIPLY(__half, "f16")
-
 // Four matrices of 8 x 8; each lane says where one of their rows lies.
 #define LOAD(FUNCTION, HOW) __device__ __forceinline__ void FUNCTION( \
     unsigned* to, const Short* row) { \
