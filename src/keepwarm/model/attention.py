@@ -1,13 +1,15 @@
 """Attention of new tokens over all before them, on CUDA: whichever kernel is sooner done.
 
 MLX's fused attention plans for 45 to 90 ms there whenever it meets a pair of lengths for the first
-time, and a conversation shows it a new pair at every turn; with few queries over many keys
-it also leaves most of the device idle, and for heads of 256 there is none. Ours takes and gives what MLX's does and differs
-from it by roundings; which of them it is, depends on the arguments alone. Any thread that may use mlx.
+time, and a conversation shows it a new pair at every turn; with few queries over many keys it also
+leaves most of the device idle, and for heads of 256 there is none. Ours takes and gives what MLX's
+does and differs from it by roundings. Which of them it is, and the bits, depend on the arguments
+alone, not on where they lie. Any thread that may use mlx.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +24,8 @@ FUSED = (64, 96, 128)
 MANY_KEYS = 1 << 14
 FEW_QUERIES = 256
 MAX_PAIRS = 1 << 30
+# From so many keys on MLX may take another kernel for a single query, see `beside`.
+SOME_KEYS = 256
 
 # MLX's own, whatever stands under this name later.
 _mlx_attention = mx.fast.scaled_dot_product_attention
@@ -38,28 +42,50 @@ def scaled_dot_product_attention(
     **more: Any,
 ) -> mx.array:
     """What `mx.fast.scaled_dot_product_attention` takes and gives."""
-    is_plain = mask is None or (isinstance(mask, str) and mask == "causal")
-    if (
-        is_plain
-        and sinks is None
-        and not more
-        and isinstance(scale, float | int)
-        and scale > 0
-        and attention_cuda.can_run(q, k, v)
-        and is_ours_sooner(q.shape, k.shape[2])
-    ):
-        return attention_cuda.run(q, k, v, float(scale), is_causal=mask is not None)
+    is_known = not more and isinstance(scale, float | int) and scale > 0
+    if is_known and attention_cuda.can_run(q, k, v, mask, sinks):
+        has_mask = isinstance(mask, mx.array)
+        way = chosen(q.shape, k.shape, has_mask=has_mask, has_sinks=sinks is not None)
+        if way is Way.OURS:
+            return attention_cuda.run(q, k, v, float(scale), mask, sinks)
+        if way is Way.BESIDE:
+            return beside(q, k, v, scale)
     return _mlx_attention(q, k, v, scale=scale, mask=mask, sinks=sinks, **more)
 
 
-def is_ours_sooner(shape: tuple[int, ...], num_keys: int) -> bool:
-    """Whether MLX would take longer for queries of that shape, its plan included where the lengths
-    are likely to be new."""
-    batch, num_heads, num_queries, depth = shape
+class Way(Enum):
+    """How attention is computed."""
+
+    MLX = "mlx"
+    BESIDE = "beside"  # by MLX, the key heads as if they were sequences
+    OURS = "ours"
+
+
+def chosen(
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    *,
+    has_mask: bool = False,
+    has_sinks: bool = False,
+) -> Way:
+    """What takes least, MLX's plan included where the lengths are likely to be new."""
+    batch, num_heads, num_queries, depth = q_shape
+    num_key_heads, num_keys = k_shape[1:3]
     if depth not in FUSED:
-        return True
-    if num_queries == 1:
-        return num_keys >= MANY_KEYS
-    if num_queries <= FEW_QUERIES:
-        return True
-    return batch * num_heads * num_queries * num_keys <= MAX_PAIRS
+        return Way.OURS
+    if num_queries == 1 and not has_mask and num_keys < MANY_KEYS:
+        if num_keys < SOME_KEYS:
+            return Way.MLX
+        return Way.BESIDE if batch == 1 < num_key_heads and not has_sinks else Way.OURS
+    num_pairs = batch * num_heads * num_queries * num_keys
+    return Way.OURS if num_queries <= FEW_QUERIES or num_pairs <= MAX_PAIRS else Way.MLX
+
+
+def beside(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+    """A single query, with its key heads as if they were sequences. Nothing is copied, and the
+    numbers are the same; but where keys lie in a buffer of a multiple of 256 tokens, MLX would
+    hand them to a kernel that plans for every such size, and whose bits depend on it."""
+    _, num_heads, _, depth = q.shape
+    q = q.reshape(k.shape[1], -1, 1, depth)
+    out = _mlx_attention(q, k.swapaxes(0, 1), v.swapaxes(0, 1), scale=scale)
+    return out.reshape(1, num_heads, 1, depth)

@@ -1,5 +1,5 @@
 // Enough of CUDA to run a kernel's source on a CPU, block after block: its threads are fibres that
-// take turns whenever they wait for each other. What the header of `attention_cuda` has as
+// take turns whenever they wait for each other. What `attention_source` has as
 // instructions of the device is here as what these are documented to do.
 #include <ucontext.h>
 
@@ -12,6 +12,9 @@
 using std::max;
 using std::min;
 using Short = unsigned short;
+
+#define __device__
+#define __forceinline__ inline
 
 constexpr int NUM_THREADS = 128;
 constexpr size_t STACK_BYTES = 1 << 18;
@@ -80,6 +83,16 @@ static float __shfl_xor_sync(unsigned, float number, int mask) {
   shuffled[current] = number;
   sync_warp();
   const float found = shuffled[current ^ mask];
+  sync_warp();
+  return found;
+}
+
+static unsigned asked[NUM_THREADS];
+static bool __any_sync(unsigned, unsigned number) {
+  asked[current] = number;
+  sync_warp();
+  const unsigned* first = asked + current / 32 * 32;
+  const bool found = std::any_of(first, first + 32, [](unsigned one) { return one != 0; });
   sync_warp();
   return found;
 }
