@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from typing import Any
 
 import pytest
@@ -205,6 +206,39 @@ def test_body_without_an_end_is_cut_off(server: Served) -> None:
 
 
 @pytest.mark.parametrize(
+    "head",
+    [b"GET /health HTTP/1.1\r\nX: ", b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 9_000, b"GET /"],
+    ids=["value", "many", "path"],
+)
+def test_headers_without_an_end_are_cut_off(server: Served, head: bytes) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        response = HTTPResponse(connection)
+        response.begin()
+        assert response.status == 200
+        response.read()  # and the connection goes on
+        sent, answer = 0, b""
+        connection.sendall(head)
+        while not answer and sent < 1 << 22:
+            try:
+                sent += connection.send(b"x" * 10_000)
+                connection.settimeout(0.01)
+                answer = connection.recv(100)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert sent < 1 << 22
+        assert not answer or answer.startswith(b"HTTP/1.1 400")
+    assert server.chat(max_tokens=1).status_code == 200
+
+
+def test_a_long_but_finite_header_is_read(server: Served) -> None:
+    assert server.http.get("/health", headers={"X": "y" * 50_000}).status_code == 200
+
+
+@pytest.mark.parametrize(
     "body",
     [b"", b"{", b"null", b"[]", b'"text"', b"\xff\xff", b'{"messages": NaN}', b"[" * 100_000],
     ids=["nothing", "half", "null", "list", "text", "bytes", "NaN", "deep"],
@@ -234,8 +268,15 @@ def test_deep_tools_are_told(server: Served) -> None:
     assert server.chat(chat_template_kwargs=deep).status_code == 400
 
 
-def test_half_of_a_character_is_told(server: Served) -> None:
-    body = b'{"messages": [{"role": "user", "content": "\\ud83d"}], "max_tokens": 1}'
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": [{"role": "user", "content": "\\ud83d"}], "max_tokens": 1}',
+        b'{"messages": [{"role": "user", "content": "a"}], "\\uDC00": 1}',
+    ],
+    ids=["value", "name"],
+)
+def test_half_of_a_character_is_told(server: Served, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
     response = server.http.post(CHAT, content=body, headers=headers)
     assert response.status_code == 400

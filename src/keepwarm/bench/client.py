@@ -101,9 +101,10 @@ class Client:
 
     def _ask(self, path: str, body: dict[str, Any], is_enough: IsEnough = _never) -> Answer:
         asked = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+        written = json.dumps(asked | body)  # which is the client's own time
         answer = Answer(perf_counter())
         try:
-            with closing(self._connected(path, json.dumps(asked | body), answer)) as response:
+            with closing(self._connected(path, written, answer)) as response:
                 if response.status != 200:
                     words = response.read().decode(errors="replace")
                     raise NoAnswer(f"{path}: {response.status} {words[:500]}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from asyncio import timeout
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn
 
 from anyio import to_thread
@@ -91,9 +91,7 @@ def parse_json(body: bytes) -> Any:
         raise _too_deep() from error
     except ValueError as error:  # also UnicodeDecodeError and integers of thousands of digits
         raise refused(f"the body is not valid JSON: {error}", code="invalid_json") from error
-    _check_depth(value)
-    if b"\\u" in body:
-        _check_characters(value)
+    _check_parts(value)
     return value
 
 
@@ -145,24 +143,29 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_depth(value: Any) -> None:
+def _check_parts(value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH + 1):
+        _check_characters(level)
         containers = [item for item in level if isinstance(item, dict | list)]
         if not containers:
             return
         level = [
             item
             for container in containers
-            for item in (container.values() if isinstance(container, dict) else container)
+            for item in (
+                (*container, *container.values()) if isinstance(container, dict) else container
+            )
         ]
     raise _too_deep()
 
 
-def _check_characters(value: Any) -> None:
+def _check_characters(values: Iterable[Any]) -> None:
     """JSON can write half of a character, and then no answer could quote it."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        for value in values:
+            if isinstance(value, str) and not value.isascii():
+                value.encode()
     except UnicodeEncodeError as error:
         words = "the body holds half of a character (a lone surrogate)"
         raise refused(words, code="invalid_json") from error
