@@ -153,7 +153,7 @@ def test_a_single_query_has_the_same_bits_in_any_buffer(
 ) -> None:
     """MLX has a kernel of its own for buffers of a multiple of 256 tokens."""
     q, k, v = arrays(1, num_keys, depth, heads=heads)
-    sinks = mx.random.normal((heads[1],))
+    sinks = mx.random.normal((heads[1],)).astype(mx.bfloat16)  # MLX takes no wider ones
     step = attention.SOME_KEYS
     full = num_keys // step * step + step
     for more in ({}, {"sinks": sinks}):
