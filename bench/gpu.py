@@ -88,26 +88,26 @@ _LARGE = (
 _CHATS = {"NUM_TURNS": 3, "NUM_CHATS": 2, "NUM_TURNS_EACH": 1}
 _BRIEF_DELTA = (
     Part("memory", 16, sizes=_CHATS),
-    Part("chat", 15, sizes={"NUM_TURNS": 5}),
-    Part("agent", 24, sizes={"NUM_USERS": 1, "KINDS": ("tools only",)}),
-    Part("burst", 34, {"requests": [6]}),
-    Part("prefix", 28, {"lengths": [2000]}, {"NUM_HOT": 1}),
+    Part("chat", 14, sizes={"NUM_TURNS": 5}),
+    Part("agent", 28, sizes={"NUM_USERS": 1, "KINDS": ("tools only",)}),
+    Part("burst", 22, {"requests": [6]}, {"SYSTEM_LEN": 1000}),
+    Part("prefix", 26, {"lengths": [1000]}),
 )
 _BRIEF_LARGE = (
     Part("memory", 22, sizes=_CHATS),
-    Part("chat", 16, sizes={"NUM_TURNS": 5}),
-    Part("agent", 16, sizes={"NUM_USERS": 1, "KINDS": ("system", "tools only")}),
-    Part("burst", 8, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
-    Part("burst", 8, {"requests": [6]}),
-    Part("prefix", 14, {"lengths": [2000]}, {"NUM_HOT": 1}),
+    Part("chat", 18, sizes={"NUM_TURNS": 5}),
+    Part("agent", 17, sizes={"NUM_USERS": 1, "KINDS": ("system", "tools only")}),
+    Part("burst", 10, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
+    Part("burst", 9, {"requests": [6]}),
+    Part("prefix", 20, {"lengths": [2000]}),
 )
 _BRIEF_LIGHT = (
-    Part("memory", 12, sizes=_CHATS),
+    Part("memory", 9, sizes=_CHATS),
     Part("chat", 9, sizes={"NUM_TURNS": 5}),
-    Part("agent", 16, sizes={"NUM_USERS": 1}),
-    Part("burst", 6, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
-    Part("burst", 6, {"requests": [6]}),
-    Part("prefix", 12, {"lengths": [2000]}),
+    Part("agent", 13, sizes={"NUM_USERS": 1}),
+    Part("burst", 4, {"requests": [6]}, {"OWN_LEN": 270}, is_kept=False),
+    Part("burst", 3, {"requests": [6]}),
+    Part("prefix", 13, {"lengths": [2000]}),
 )
 # Where two prompts of so many tokens part early, mlx-lm's search alone takes 10 s and more.
 _LONG = (Part("prefix", 150, {"lengths": [100_000]}, {"NUM_HOT": 1}),)
@@ -135,8 +135,8 @@ ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not 
 # To start the servers of a model and to warm up, at most: kernels are made. And when others have been
 # there before.
 LOAD_S = 110.0
-LOAD_AGAIN_S = {"nemotron_h-30b-a3b": 80.0, "qwen3_5-35b-a3b": 80.0}
-_LOAD_AGAIN_S = 40.0
+LOAD_AGAIN_S = {"nemotron_h-30b-a3b": 95.0, "qwen3_5-35b-a3b": 95.0}  # one after the other
+_LOAD_AGAIN_S = 28.0
 LOAD_LATER_S = 25.0  # of the second of two that do not fit together
 # mlx-lm takes half a minute for the first 600 tokens of Qwen3.5-9B, and rehearsals come anyway.
 WARM_UP_LEN = 100
@@ -168,7 +168,7 @@ def main() -> None:
         for i, model in enumerate(models):
             run.play(model, parts[i], sum(map(_share_s, models[i + 1 :], parts[i + 1 :])))
     except (Stopped, KeyboardInterrupt):
-        run.left_out.append("the rest: the run was stopped")
+        run.leave_out("the rest: the run was stopped")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run.show()
 
@@ -210,7 +210,7 @@ class Run:
         self._total_s = total_s
         self._reserved_s = 0.0
         self._reports: dict[str, tuple[Report, Part]] = {}
-        self.left_out: list[str] = []
+        self._left_out: list[str] = []
 
     def play(self, model: str, parts: Sequence[Part], reserved_s: float = 0) -> None:
         """All parts for which there is time, less what is reserved for others. Raises Stopped."""
@@ -227,6 +227,11 @@ class Run:
                 pairs = [pair for pair in pairs if self._play(model, *pair, servers, names)]
                 servers.close()
 
+    def leave_out(self, words: str) -> None:
+        """Said now, and again below the tables."""
+        self._left_out.append(words)
+        print(f"{self._spent_s:4.0f} s: left out: {words}", file=sys.stderr, flush=True)
+
     def show(self) -> None:
         """The tables, on the screen and in a file beside the reports."""
         spent_s = self._spent_s
@@ -234,7 +239,7 @@ class Run:
             for console in (Console(width=WIDTH, file=file), Console(width=WIDTH)):
                 for report, part in self._reports.values():
                     console.print(duel.table(report, part.module))
-                for words in self.left_out:
+                for words in self._left_out:
                     console.print(f"Left out: {words}")
                 console.print(f"All in {spent_s:.0f} s.")
 
@@ -260,7 +265,7 @@ class Run:
         cost_s = part.cost_s * len(names) / 2
         where = f"{'' if part.is_kept else 'rehearsal of '}{part.scenario} with {model}"
         if self._left_s < cost_s:
-            self.left_out.append(f"{where}: takes some {cost_s:.0f} s, {self._left_s:.0f} are left")
+            self.leave_out(f"{where}: takes some {cost_s:.0f} s, {self._left_s:.0f} are left")
             return False
         # One with settings of its own would need one more server.
         systems = [system for system in found.systems if system.name in names and not system.job]
@@ -269,7 +274,7 @@ class Run:
                 found.play(systems, servers)
         except (TimeIsUp, KeepwarmError, AssertionError) as fault:
             words = "took too long" if isinstance(fault, TimeIsUp) else f"{fault}"
-            self.left_out.append(f"{where}, from some case on: {words}")
+            self.leave_out(f"{where}, from some case on: {words}")
             servers.close()  # who knows what they still do
             return False
         finally:
