@@ -282,9 +282,7 @@ def _framed(rng: random.Random, path: str, body: dict[str, Any]) -> Sent:
     good = write(body)
     what = rng.choice(("method", "path", "type", "header"))
     if what == "method":
-        method = rng.choice(
-            ("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "PROPFIND")
-        )
+        method = rng.choice(("GET", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "BREW"))
         paths = (path, "/v1/models", "/health", "/metrics", "/openapi.json")
         return Sent(rng.choice(paths), good, f"method {method}", method=method)
     if what == "path":

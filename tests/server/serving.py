@@ -23,7 +23,6 @@ from keepwarm import Placement, PrefixCache
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.server.app import create_app
-from keepwarm.server.http import BoundedHttp
 from tests.architectures.zoo import ARCHITECTURES
 from tests.prompt.tokenizers_for_tests import make_tokenizer
 
@@ -174,9 +173,7 @@ def listening(engine: Engine, settings: Config) -> Iterator[str]:
     """The address of a server whose engine may not run yet."""
     app = create_app(engine, settings)
     options = {"log_config": None, "timeout_graceful_shutdown": 1, "lifespan": "off"}
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, http=BoundedHttp, **options)
-    )
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -35,7 +35,6 @@ from keepwarm.config import Config
 from keepwarm.model.loader import load, prepared
 from keepwarm.model.names import DTYPES
 from keepwarm.server.app import create_app
-from keepwarm.server.http import BoundedHttp
 
 _HOST = "127.0.0.1"
 # Nothing was read for so many looks, so far apart: all is quiet.
@@ -139,7 +138,7 @@ class Keepwarm:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self._engine, config), _HOST, 0,
-                http=BoundedHttp, backlog=2048, access_log=False, log_config=None,
+                backlog=2048, access_log=False, log_config=None,
             )
         )  # fmt: skip
         threading.Thread(target=self._server.run, daemon=True).start()

@@ -19,7 +19,6 @@ from keepwarm.cli.serve import BACKLOG
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.server.app import create_app
-from keepwarm.server.http import BoundedHttp
 
 # For answers that are on their way when the engine has given up the last request.
 _CLOSING_S = 5.0
@@ -40,7 +39,6 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedHttp,
                 backlog=BACKLOG,
                 access_log=False,  # the server writes one line for each request
                 log_config=None,

@@ -84,7 +84,8 @@ def chosen(
 def beside(q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
     """A single query, with its key heads as if they were sequences. Nothing is copied, and the
     numbers are the same; but where keys lie in a buffer of a multiple of 256 tokens, MLX would
-    hand them to a kernel that plans for every such size, and whose bits depend on it."""
+    hand them to a kernel that plans for every such size, and whose bits depend on it. The tokens
+    of a key head lie behind each other, as in all caches: of others MLX could think the same."""
     _, num_heads, _, depth = q.shape
     q = q.reshape(k.shape[1], -1, 1, depth)
     out = _mlx_attention(q, k.swapaxes(0, 1), v.swapaxes(0, 1), scale=scale)

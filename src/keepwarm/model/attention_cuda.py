@@ -109,7 +109,7 @@ def _attended(
         if isinstance(mask, mx.array)
         else _nothing(mx.bool_)
     )
-    beside = _nothing(mx.float32) if sinks is None else sinks.astype(mx.float32)
+    beside = _nothing(mx.float32) if sinks is None else mx.contiguous(sinks.astype(mx.float32))
     is_split = num_parts > 1
     # What is not to be written has one number, for none may have none.
     out, parts, marks = _attend(depth)(
@@ -198,5 +198,6 @@ def _as_array(scale: float) -> mx.array:
 
 @lru_cache(maxsize=2)
 def _nothing(dtype: mx.Dtype) -> mx.array:
-    """Where there is no mask, or no sinks."""
-    return mx.zeros((1, 1, 1, 1), dtype)
+    """Where there is no mask, or no sinks. With its number in it: what is to be computed would
+    belong to the thread that asked first."""
+    return mx.array([[[[0]]]], dtype)

@@ -22,7 +22,7 @@ MAX_DEPTH = 100
 # A body that does not come would hold a connection for ever.
 READ_S = 60.0
 # Parsing more than this would hold up the streams that share the event loop.
-_LARGE_BYTES = 1 << 19
+_LARGE_BYTES = 1 << 18
 _NAME_LEN = 80
 
 

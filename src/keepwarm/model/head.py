@@ -1,0 +1,113 @@
+"""What a model says behind the last token of a chunk, and no more: its head, which makes logits of
+what the layers give, is a quarter of the work in a small model with a large vocabulary, and mlx-lm's
+models run it for all tokens of a chunk. On the thread that owns the arrays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
+from mlx_lm.models.cache import make_prompt_cache
+
+log = logging.getLogger(__name__)
+
+_LINEAR = (Linear, QuantizedLinear)
+_EMBEDDING = (Embedding, QuantizedEmbedding)
+_TRIAL_LEN = 4
+_MAX_TRIALS = 8
+# The same products in another order: 16 bits differ by so much of the largest logit, at most.
+_MAX_DEVIATION = 1 / 64
+
+
+def last_logits(model: Any, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
+    """The model reads `tokens` (1, T): its logits behind the last one, (1, vocab). Tries at the
+    first call of a model whether its head can be had by itself."""
+    head = head_of(model)
+    with head.narrowed(is_on=tokens.shape[1] > 1):
+        logits: mx.array = model(tokens, cache=caches)
+    return logits[:, -1, :]
+
+
+@dataclass(slots=True)
+class Head:
+    """The module of a model that makes logits; None where it was not found."""
+
+    module: Any = None
+    is_narrow: bool = False  # while it is to look at the last token only
+
+    @contextmanager
+    def narrowed(self, *, is_on: bool = True) -> Iterator[None]:
+        self.is_narrow = is_on
+        try:
+            yield
+        finally:
+            self.is_narrow = False
+
+    def last(self, x: mx.array) -> mx.array:
+        """(B, T, D), or the end of it."""
+        return x[:, -1:] if self.is_narrow and x.ndim == 3 else x
+
+
+def head_of(model: Any) -> Head:
+    """Found once for a model, by trial. Mutates the class of that module, not its weights."""
+    found: Head | None = getattr(model, "_keepwarm_head", None)
+    if found is None:
+        try:
+            found = _found(model)
+        except Exception as fault:
+            log.debug("logits are computed for all tokens of a chunk: %s", fault)
+            found = Head()
+        model._keepwarm_head = found
+    return found
+
+
+def _found(model: Any) -> Head:
+    tokens = mx.arange(_TRIAL_LEN)[None]
+    whole = model(tokens, cache=make_prompt_cache(model))
+    for part in _candidates(model, whole.shape[-1]):
+        head, plain = Head(part), type(part)
+        part.__class__ = _narrowing(plain)
+        part._keepwarm_head = head
+        try:
+            with head.narrowed():
+                narrow = model(tokens, cache=make_prompt_cache(model))
+            if narrow.shape[1] == 1 and _is_near(narrow, whole[:, -1:]):
+                return head
+        except Exception as fault:  # what follows it had need of the other tokens
+            log.debug("not the head: %s", fault)
+        part.__class__ = plain
+        del part._keepwarm_head
+    raise LookupError("no layer by itself makes logits")
+
+
+def _candidates(model: Any, vocab_size: int) -> list[Any]:
+    """Those with the weights of a vocabulary, or with as many by chance, the outermost first."""
+    named = sorted(model.named_modules(), key=lambda item: item[0].count("."))
+    known = (*_LINEAR, *_EMBEDDING)
+    found = [part for _, part in named if isinstance(part, known)]
+    return [part for part in found if part.weight.shape[0] == vocab_size][:_MAX_TRIALS]
+
+
+def _narrowing(plain: type[Any]) -> type[Any]:
+    """That class, looking at the last token only where it is told to. An embedding looks up all,
+    also when it is the head as well."""
+    name = "as_linear" if issubclass(plain, _EMBEDDING) else "__call__"
+    method = getattr(plain, name)
+
+    def narrowing(self: Any, x: mx.array) -> Any:
+        return method(self, self._keepwarm_head.last(x))
+
+    return type(plain.__name__, (plain,), {name: narrowing, "__module__": plain.__module__})
+
+
+def _is_near(one: mx.array, other: mx.array) -> bool:
+    one, other = one.astype(mx.float32), other.astype(mx.float32)
+    return bool(mx.abs(one - other).max() <= _MAX_DEVIATION * mx.abs(other).max())
