@@ -12,6 +12,7 @@ import numpy as np
 from keepwarm.cache.live import Live
 from keepwarm.cache.placement import Placement, Stop, StopKind
 from keepwarm.cache.store import PrefixCache
+from keepwarm.model.head import last_logits
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from keepwarm.state.registry import Layout
 from keepwarm.state.window import ChunkedKV, RotatingKV
@@ -75,8 +76,8 @@ def read_cold(model: Any, prompt: Prompt, stops: Sequence[Stop]) -> Run:
 
 
 def feed(model: Any, live: Live, tokens: Sequence[int] | np.ndarray) -> mx.array:
-    """One call of the model; returns the last logits."""
-    logits = model(mx.array(np.asarray(tokens))[None], cache=live.caches)[:, -1, :]
+    """One call of the model, as prefill calls it; returns the last logits."""
+    logits = last_logits(model, mx.array(np.asarray(tokens))[None], live.caches)
     mx.eval(logits, [cache.state for cache in live.caches])
     live.advance(tokens)
     return logits

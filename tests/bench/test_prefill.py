@@ -17,6 +17,7 @@ from keepwarm.bench.report import Report, spread
 from keepwarm.bench.workers import System, Worker, WorkerFailed
 from keepwarm.cli.main import main
 from keepwarm.model import blas, names
+from keepwarm.model.head import head_of
 from tests.architectures.drive import random_tokens
 from tests.architectures.zoo import ARCHITECTURES
 
@@ -108,6 +109,7 @@ def test_each_system_reads_the_prompt_and_begins_no_reply(
     system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ARCHITECTURES["llama"].build()
+    head_of(model)
     call, called = type(model).__call__, []
 
     def counting(self: Any, tokens: mx.array, *args: Any, **more: Any) -> Any:

@@ -164,6 +164,19 @@ def test_behind_a_long_chunk_prefill_stops_for_its_logits_would_all_be_computed(
             assert [stop.is_passed for stop in stops] == [is_passed, False]
 
 
+def test_with_a_head_by_itself_it_does_not_stop_there() -> None:
+    for length, is_passed in ((700, True), (2048, True), (2058, False), (3000, True)):
+        prompt = Prompt([1] * length, [Boundary(length - 10, BoundaryKind.MESSAGE)])
+        for stops in (
+            Placement().stops(prompt, 0, passes_tail=True, has_head=True),
+            Placement().row_stops(prompt, 0, has_head=True),
+        ):
+            *_, tail, end = stops
+            assert (tail.position, tail.is_passed) == (length - 10, is_passed)
+            assert (end.position, end.is_passed) == (length, False)
+        assert not Placement().stops(prompt, 0, has_head=True)[-2].is_passed
+
+
 @pytest.mark.parametrize("length", [12, 65, 700, 3000])
 @pytest.mark.parametrize("behind", [10, 40, 64, 65, 300, 3000])
 def test_logits_are_computed_of_few_tokens(length: int, behind: int) -> None:

@@ -11,6 +11,7 @@ from mlx_lm.models.cache import KVCache
 from keepwarm import Placement, PrefixCache
 from keepwarm.cache.explain import Reason
 from keepwarm.engine.prefill import Prefill
+from keepwarm.model.head import Head, head_of
 from tests.architectures.drive import prompt_of, random_tokens
 from tests.architectures.zoo import ARCHITECTURES, VOCAB_SIZE
 
@@ -129,3 +130,36 @@ def test_what_the_next_turn_starts_from_costs_no_pass_of_its_own(
     with Prefill(model, PrefixCache(model, placement=PLACEMENT, budget_bytes=0), other) as cold:
         list(cold.steps())
     assert float(mx.abs(hot.logits - cold.logits).max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["qwen3", *WINDOWED])
+@pytest.mark.parametrize("max_tokens", [None, 100, 292, 298])
+def test_nor_does_it_behind_a_long_message(name: str, max_tokens: int | None) -> None:
+    model = ARCHITECTURES[name].build(mx.float32)
+    cache = PrefixCache(model, placement=Placement(), budget_bytes=1 << 26)
+    spans = [random_tokens(200, 0), random_tokens(300, 1)]
+    one, other = prompt_of(spans), prompt_of(spans, tail=(4, 5, 6, 7))
+    with Prefill(model, cache, one) as prefill:
+        while not prefill.is_done:
+            prefill.advance(max_tokens)
+        num_passes = len(prefill.live.cuts)
+    if max_tokens is None:
+        assert num_passes == 2  # the system prompt is for others, too
+    cache.check()
+    with Prefill(model, cache, other) as hot:
+        assert hot.cached_len == len(one) - 3
+        list(hot.steps())
+    cold_cache = PrefixCache(model, placement=Placement(), budget_bytes=0)
+    with Prefill(model, cold_cache, other) as cold:
+        list(cold.steps())
+    assert float(mx.abs(hot.logits - cold.logits).max()) < 1e-4
+
+
+def test_a_model_without_a_head_by_itself_stops_before_the_end() -> None:
+    """Else it would compute the logits of a whole chunk."""
+    plain = ARCHITECTURES["qwen3"].build(mx.float32)
+    prompt = prompt_of([random_tokens(200, 0)])
+    for head, stops in ((head_of(plain), [203]), (Head(), [200, 203])):
+        plain._keepwarm_head = head
+        with Prefill(plain, PrefixCache(plain, budget_bytes=0), prompt) as prefill:
+            assert list(prefill.steps())[-len(stops) :] == stops

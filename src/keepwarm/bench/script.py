@@ -91,7 +91,7 @@ class Prompter:
     def overrule(self, inputs: mx.array, logits: mx.array) -> mx.array:
         """The logits, with those of the tokens that are to come far above the rest."""
         table = mx.array(self._next)
-        wanted = table[inputs][..., None]
+        wanted = table[inputs[:, -logits.shape[1] :]][..., None]  # of the last one only, at times
         return mx.where(mx.arange(logits.shape[-1]) == wanted, _CERTAIN, logits)
 
 

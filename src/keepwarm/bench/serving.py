@@ -138,7 +138,7 @@ class Keepwarm:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 create_app(self._engine, config), _HOST, 0,
-                backlog=2048, access_log=False, log_config=None,
+                http="h11", backlog=2048, access_log=False, log_config=None,
             )
         )  # fmt: skip
         threading.Thread(target=self._server.run, daemon=True).start()

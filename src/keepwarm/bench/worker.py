@@ -27,6 +27,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from keepwarm.bench.shapes import build
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.prefill import Prefill
+from keepwarm.model.head import head_of
 from keepwarm.model.loader import load, prepared
 from keepwarm.model.names import DTYPES, source_of
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
@@ -57,7 +58,9 @@ def main() -> None:
 
 
 def _make_keepwarm(job: dict[str, Any]) -> Any:
-    return prepared(build(job["shape"])) if job.get("shape") else load(job["model"])[0]
+    model = prepared(build(job["shape"])) if job.get("shape") else load(job["model"])[0]
+    head_of(model)  # as an engine does while it loads
+    return model
 
 
 def _read_keepwarm(model: Any, tokens: list[int]) -> int:

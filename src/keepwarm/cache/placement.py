@@ -143,6 +143,7 @@ class Placement:
         *,
         passes_tail: bool = False,
         is_read_ahead: bool = False,
+        has_head: bool = False,
     ) -> list[Stop]:
         """The stops of a prefill that begins at `start`, up to the end, in the default mode.
 
@@ -167,9 +168,10 @@ class Placement:
         for position, kind in more:
             if self._is_worth_a_stop(position, start, end):
                 found.setdefault(position, Stop(position, kind))
-        return self._with_end(found, prompt, start, passes_tail=passes_tail)
+        longest = self._longest(has_head=has_head) if passes_tail else 0
+        return self._with_end(found, prompt, start, longest)
 
-    def row_stops(self, prompt: Prompt, start: int) -> list[Stop]:
+    def row_stops(self, prompt: Prompt, start: int, *, has_head: bool = False) -> list[Stop]:
         """As `stops`, where any token can be restored once its rows are there: neither the ends of
         messages nor the generation prompt need a stop, and every stop is one more pass over the
         weights."""
@@ -178,21 +180,26 @@ class Placement:
         tail = self.tail(prompt)
         if start < tail:
             found.setdefault(tail, Stop(tail, StopKind.TAIL))
-        return self._with_end(found, prompt, start, passes_tail=True)
+        return self._with_end(found, prompt, start, self._longest(has_head=has_head))
+
+    def _longest(self, *, has_head: bool) -> int:
+        """The most tokens that are read in one pass with the generation prompt. Without a head that
+        gives the last logits alone the model computes those of all: for a long chunk that takes
+        longer than another pass, and much memory."""
+        return self.prefill_step if has_head else SHORT_TURN
 
     @staticmethod
     def _between(stops: Sequence[Stop], start: int, end: int) -> dict[int, Stop]:
         return {stop.position: stop for stop in stops if start < stop.position < end}
 
     def _with_end(
-        self, found: dict[int, Stop], prompt: Prompt, start: int, *, passes_tail: bool
+        self, found: dict[int, Stop], prompt: Prompt, start: int, longest: int
     ) -> list[Stop]:
         """The stops in order, and the end. The one before the generation prompt is passed where
-        that is wanted and the chunk is short: of the last one the model computes all logits, which
-        for a long chunk takes longer than another pass, and much memory."""
+        the chunk is no longer than `longest`."""
         end, tail = len(prompt), self.tail(prompt)
         before = max((position for position in found if position < tail), default=start)
-        if passes_tail and tail in found and end - before <= SHORT_TURN:
+        if tail in found and end - before <= longest:
             found[tail] = replace(found[tail], is_passed=True)
         return [*sorted(found.values()), Stop(end, StopKind.END)]
 

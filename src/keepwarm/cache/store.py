@@ -167,23 +167,23 @@ class PrefixCache:
         return Reason.COLD
 
     def stops(
-        self, match: Match, *, start: int | None = None, is_read_ahead: bool = False
-    ) -> list[Stop]:
-        """Where the prefill of a matched prompt stops, its end included.
-
-        It begins at `start`: pass `live.position`, which is 0 when a restore failed. With
-        `is_read_ahead` the next turn will be, while nobody waits.
-        """
+        self, match: Match, *, start: int | None = None, is_read_ahead: bool = False,
+        has_head: bool = False,
+    ) -> list[Stop]:  # fmt: skip
+        """Where the prefill of a matched prompt stops, its end included. It begins at `start`: pass
+        `live.position`, which is 0 when a restore failed. With `is_read_ahead` the next turn will
+        be, while nobody waits. `has_head`: the last logits of a chunk can be had alone."""
         start = match.cached_len if start is None else start
         if self.exact:
             return self.placement.exact_stops(match.prompt, start)
         layout, parted_at = self.layout, match.parted_at if match.is_branch else None
         if layout is not None and not layout.has_costly_checkpoints:
-            return self.placement.row_stops(match.prompt, start)
+            return self.placement.row_stops(match.prompt, start, has_head=has_head)
         can_cut = layout is not None and layout.can_cut
         return self.placement.stops(
-            match.prompt, start, parted_at, passes_tail=can_cut, is_read_ahead=is_read_ahead
-        )
+            match.prompt, start, parted_at,
+            passes_tail=can_cut, is_read_ahead=is_read_ahead, has_head=has_head,
+        )  # fmt: skip
 
     # Restoring
 

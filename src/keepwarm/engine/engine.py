@@ -35,6 +35,7 @@ from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
 from keepwarm.events import Done, Event, Failed, Result, Stream
 from keepwarm.machine import bound_spare_buffers, free_bytes
+from keepwarm.model.head import head_of
 from keepwarm.prompt.boundaries import Prompt
 
 log = logging.getLogger("keepwarm.engine")
@@ -276,6 +277,7 @@ class Engine:
         self.tokenizer = tokenizer if is_wrapped else TokenizerWrapper(tokenizer)
         self.guides = Guides(self.tokenizer)
         mx.eval(model.parameters())
+        head_of(model)  # tried now, and not while the first request waits
         cache = self._make_cache(model)
         cache.keeps_secrets = True
         caches = cache.fresh().caches

@@ -19,6 +19,7 @@ from keepwarm.cache.placement import Stop, StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.pace import CRUMB
 from keepwarm.events import Timings
+from keepwarm.model.head import head_of, last_logits
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.attention import make_room
 from keepwarm.state.base import owned
@@ -169,19 +170,20 @@ class Prefill:
         start, is_ahead = self.live.position, self._is_read_ahead
         if start == len(self.prompt):
             return []
-        return self._cache.stops(self.match, start=start, is_read_ahead=is_ahead)
+        has_head = head_of(self._model).module is not None
+        return self._cache.stops(self.match, start=start, is_read_ahead=is_ahead, has_head=has_head)
 
     def _read(self, upto: int) -> None:
         """One call of the model; what is to be stored on the way is stored."""
         start, before = self.live.position, self.timings.prefill_s
         tokens = self.prompt.tokens[start:upto]
         with self.timings.measuring("prefill_s"):
-            logits = self._model(mx.array(tokens)[None], cache=self.live.caches)
+            logits = last_logits(self._model, mx.array(tokens)[None], self.live.caches)
             self.live.advance(tokens)
             if len(self.prompt) - upto >= self._cache.placement.prefill_step:  # more chunks come
                 make_room(self.live.caches, len(self.prompt) + _REPLY_ROOM)
             if upto == len(self.prompt) and self._has_listener:
-                self._logits = owned(logits[:, -1, :])  # (1, vocab), not a view of the chunk's
+                self._logits = owned(logits)  # (1, vocab), not a view of the chunk's
             # Without logits: before the end they are never computed. Not waited for, so that
             # the copies to be stored are laid out meanwhile.
             mx.async_eval(self._states(), self._logits)  # type: ignore[no-untyped-call]
