@@ -165,16 +165,16 @@ def test_behind_a_long_chunk_prefill_stops_for_its_logits_would_all_be_computed(
 
 
 def test_with_a_head_by_itself_it_does_not_stop_there() -> None:
-    for length, is_passed in ((700, True), (2048, True), (2058, False), (3000, True)):
+    for length, is_passed in ((700, True), (900, True), (901, False), (2948, True)):
         prompt = Prompt([1] * length, [Boundary(length - 10, BoundaryKind.MESSAGE)])
         for stops in (
-            Placement().stops(prompt, 0, passes_tail=True, has_head=True),
-            Placement().row_stops(prompt, 0, has_head=True),
+            Placement().stops(prompt, 0, passes_tail=True, longest_end=900),
+            Placement().row_stops(prompt, 0, longest_end=900),
         ):
             *_, tail, end = stops
             assert (tail.position, tail.is_passed) == (length - 10, is_passed)
             assert (end.position, end.is_passed) == (length, False)
-        assert not Placement().stops(prompt, 0, has_head=True)[-2].is_passed
+        assert not Placement().stops(prompt, 0, longest_end=900)[-2].is_passed
 
 
 @pytest.mark.parametrize("length", [12, 65, 700, 3000])

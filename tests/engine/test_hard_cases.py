@@ -221,9 +221,10 @@ def test_long_prompt_is_cut_as_soon_as_another_one_is_read() -> None:
     _, long = made.ask(prompt(900, 2), 4)
     made.run()
     assert short.readings == [0, 20]  # rows can be cut: one pass to the end
-    *whole, last = [b - a for a, b in zip(long.readings, long.readings[1:])]
+    *whole, last, end = [b - a for a, b in zip(long.readings, long.readings[1:])]
     assert set(whole) == {64}
     assert 32 < last <= 96  # no crumb is left
+    assert end == 1
 
 
 def test_lookup_of_a_cold_prompt_looks_into_no_other_namespace(

@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache
 from keepwarm import Placement, PrefixCache
 from keepwarm.cache.explain import Reason
 from keepwarm.engine.prefill import Prefill
-from keepwarm.model.head import Head, head_of
+from keepwarm.model import head
 from tests.architectures.drive import prompt_of, random_tokens
 from tests.architectures.zoo import ARCHITECTURES, VOCAB_SIZE
 
@@ -134,7 +134,10 @@ def test_what_the_next_turn_starts_from_costs_no_pass_of_its_own(
 
 @pytest.mark.parametrize("name", ["qwen3", *WINDOWED])
 @pytest.mark.parametrize("max_tokens", [None, 100, 292, 298])
-def test_nor_does_it_behind_a_long_message(name: str, max_tokens: int | None) -> None:
+def test_nor_does_it_behind_a_long_message(
+    name: str, max_tokens: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "PASS_LEN", 400)
     model = ARCHITECTURES[name].build(mx.float32)
     cache = PrefixCache(model, placement=Placement(), budget_bytes=1 << 26)
     spans = [random_tokens(200, 0), random_tokens(300, 1)]
@@ -155,11 +158,14 @@ def test_nor_does_it_behind_a_long_message(name: str, max_tokens: int | None) ->
     assert float(mx.abs(hot.logits - cold.logits).max()) < 1e-4
 
 
-def test_a_model_without_a_head_by_itself_stops_before_the_end() -> None:
+def test_a_model_without_a_head_by_itself_stops_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else it would compute the logits of a whole chunk."""
+    monkeypatch.setattr(head, "PASS_LEN", 400)
     plain = ARCHITECTURES["qwen3"].build(mx.float32)
     prompt = prompt_of([random_tokens(200, 0)])
-    for head, stops in ((head_of(plain), [203]), (Head(), [200, 203])):
-        plain._keepwarm_head = head
+    for found, stops in ((head.head_of(plain), [203]), (head.Head(), [200, 203])):
+        plain._keepwarm_head = found
         with Prefill(plain, PrefixCache(plain, budget_bytes=0), prompt) as prefill:
             assert list(prefill.steps())[-len(stops) :] == stops

@@ -143,7 +143,7 @@ class Placement:
         *,
         passes_tail: bool = False,
         is_read_ahead: bool = False,
-        has_head: bool = False,
+        longest_end: int = SHORT_TURN,
     ) -> list[Stop]:
         """The stops of a prefill that begins at `start`, up to the end, in the default mode.
 
@@ -168,10 +168,9 @@ class Placement:
         for position, kind in more:
             if self._is_worth_a_stop(position, start, end):
                 found.setdefault(position, Stop(position, kind))
-        longest = self._longest(has_head=has_head) if passes_tail else 0
-        return self._with_end(found, prompt, start, longest)
+        return self._with_end(found, prompt, start, longest_end if passes_tail else 0)
 
-    def row_stops(self, prompt: Prompt, start: int, *, has_head: bool = False) -> list[Stop]:
+    def row_stops(self, prompt: Prompt, start: int, *, longest_end: int = SHORT_TURN) -> list[Stop]:
         """As `stops`, where any token can be restored once its rows are there: neither the ends of
         messages nor the generation prompt need a stop, and every stop is one more pass over the
         weights."""
@@ -180,26 +179,20 @@ class Placement:
         tail = self.tail(prompt)
         if start < tail:
             found.setdefault(tail, Stop(tail, StopKind.TAIL))
-        return self._with_end(found, prompt, start, self._longest(has_head=has_head))
-
-    def _longest(self, *, has_head: bool) -> int:
-        """The most tokens that are read in one pass with the generation prompt. Without a head that
-        gives the last logits alone the model computes those of all: for a long chunk that takes
-        longer than another pass, and much memory."""
-        return self.prefill_step if has_head else SHORT_TURN
+        return self._with_end(found, prompt, start, longest_end)
 
     @staticmethod
     def _between(stops: Sequence[Stop], start: int, end: int) -> dict[int, Stop]:
         return {stop.position: stop for stop in stops if start < stop.position < end}
 
     def _with_end(
-        self, found: dict[int, Stop], prompt: Prompt, start: int, longest: int
+        self, found: dict[int, Stop], prompt: Prompt, start: int, longest_end: int
     ) -> list[Stop]:
         """The stops in order, and the end. The one before the generation prompt is passed where
-        the chunk is no longer than `longest`."""
+        the last chunk is no longer than `longest_end`."""
         end, tail = len(prompt), self.tail(prompt)
         before = max((position for position in found if position < tail), default=start)
-        if tail in found and end - before <= longest:
+        if tail in found and end - before <= longest_end:
             found[tail] = replace(found[tail], is_passed=True)
         return [*sorted(found.values()), Stop(end, StopKind.END)]
 

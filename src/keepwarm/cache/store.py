@@ -25,7 +25,7 @@ from keepwarm.cache.insert import Insertion
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
-from keepwarm.cache.placement import KEPT, Keys, Placement, Stop, StopKind
+from keepwarm.cache.placement import KEPT, SHORT_TURN, Keys, Placement, Stop, StopKind
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
 from keepwarm.cache.restore import restored
 from keepwarm.cache.space import Space
@@ -168,21 +168,21 @@ class PrefixCache:
 
     def stops(
         self, match: Match, *, start: int | None = None, is_read_ahead: bool = False,
-        has_head: bool = False,
+        longest_end: int = SHORT_TURN,
     ) -> list[Stop]:  # fmt: skip
         """Where the prefill of a matched prompt stops, its end included. It begins at `start`: pass
         `live.position`, which is 0 when a restore failed. With `is_read_ahead` the next turn will
-        be, while nobody waits. `has_head`: the last logits of a chunk can be had alone."""
+        be, while nobody waits. `longest_end` tokens may be read in one pass to the end."""
         start = match.cached_len if start is None else start
         if self.exact:
             return self.placement.exact_stops(match.prompt, start)
         layout, parted_at = self.layout, match.parted_at if match.is_branch else None
         if layout is not None and not layout.has_costly_checkpoints:
-            return self.placement.row_stops(match.prompt, start, has_head=has_head)
+            return self.placement.row_stops(match.prompt, start, longest_end=longest_end)
         can_cut = layout is not None and layout.can_cut
         return self.placement.stops(
             match.prompt, start, parted_at,
-            passes_tail=can_cut, is_read_ahead=is_read_ahead, has_head=has_head,
+            passes_tail=can_cut, is_read_ahead=is_read_ahead, longest_end=longest_end,
         )  # fmt: skip
 
     # Restoring

@@ -15,11 +15,11 @@ import mlx.core as mx
 from keepwarm.cache.explain import Inserted, Match, Reason
 from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
-from keepwarm.cache.placement import Stop, StopKind
+from keepwarm.cache.placement import SHORT_TURN, Stop, StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.pace import CRUMB
 from keepwarm.events import Timings
-from keepwarm.model.head import head_of, last_logits
+from keepwarm.model.head import last_logits, longest_end
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.attention import make_room
 from keepwarm.state.base import owned
@@ -170,8 +170,10 @@ class Prefill:
         start, is_ahead = self.live.position, self._is_read_ahead
         if start == len(self.prompt):
             return []
-        has_head = head_of(self._model).module is not None
-        return self._cache.stops(self.match, start=start, is_read_ahead=is_ahead, has_head=has_head)
+        longest = max(SHORT_TURN, longest_end(self._model))
+        return self._cache.stops(
+            self.match, start=start, is_read_ahead=is_ahead, longest_end=longest
+        )
 
     def _read(self, upto: int) -> None:
         """One call of the model; what is to be stored on the way is stored."""

@@ -19,6 +19,10 @@ from mlx_lm.models.cache import make_prompt_cache
 
 log = logging.getLogger(__name__)
 
+# As many tokens take as long as a pass over few: where products wait for weights, more do.
+PASS_LEN = 16
+CUDA_PASS_LEN = 128
+
 _LINEAR = (Linear, QuantizedLinear)
 _EMBEDDING = (Embedding, QuantizedEmbedding)
 _TRIAL_LEN = 4
@@ -34,6 +38,16 @@ def last_logits(model: Any, tokens: mx.array, caches: Sequence[Any]) -> mx.array
     with head.narrowed(is_on=tokens.shape[1] > 1):
         logits: mx.array = model(tokens, cache=caches)
     return logits[:, -1, :]
+
+
+def longest_end(model: Any) -> int:
+    """The most tokens that are better read in one pass with the last ones of a prompt. To stop
+    before those costs one more pass over the weights, as long as some tokens take, and saves most
+    of the last layer for all others: nobody asks what it says of them. 0 without a head."""
+    if head_of(model).module is None:
+        return 0
+    pass_len = CUDA_PASS_LEN if mx.cuda.is_available() else PASS_LEN
+    return pass_len * len(getattr(model, "layers", ()))
 
 
 @dataclass(slots=True)
