@@ -164,6 +164,17 @@ def test_behind_a_long_chunk_prefill_stops_for_its_logits_would_all_be_computed(
             assert [stop.is_passed for stop in stops] == [is_passed, False]
 
 
+def test_no_chunk_is_longer_than_a_step() -> None:
+    prompt = Prompt([1] * 490, [Boundary(250, BoundaryKind.MESSAGE)])
+    placement = Placement(min_span=128, prefill_step=256)
+    for stops in (
+        placement.stops(prompt, 20, passes_tail=True, longest_end=10_000),
+        placement.row_stops(prompt, 20, longest_end=10_000),
+    ):
+        read = [20, *(stop.position for stop in stops if not stop.is_passed)]
+        assert max(b - a for a, b in pairwise(read)) <= 256
+
+
 def test_with_a_head_by_itself_it_does_not_stop_there() -> None:
     for length, is_passed in ((700, True), (900, True), (901, False), (2948, True)):
         prompt = Prompt([1] * length, [Boundary(length - 10, BoundaryKind.MESSAGE)])

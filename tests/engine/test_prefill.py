@@ -138,6 +138,7 @@ def test_nor_does_it_behind_a_long_message(
     name: str, max_tokens: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head, "PASS_LEN", 400)
+    monkeypatch.setattr(head, "CUDA_PASS_LEN", 400)
     model = ARCHITECTURES[name].build(mx.float32)
     cache = PrefixCache(model, placement=Placement(), budget_bytes=1 << 26)
     spans = [random_tokens(200, 0), random_tokens(300, 1)]
@@ -163,6 +164,7 @@ def test_a_model_without_a_head_by_itself_stops_before_the_end(
 ) -> None:
     """Else it would compute the logits of a whole chunk."""
     monkeypatch.setattr(head, "PASS_LEN", 400)
+    monkeypatch.setattr(head, "CUDA_PASS_LEN", 400)
     plain = ARCHITECTURES["qwen3"].build(mx.float32)
     prompt = prompt_of([random_tokens(200, 0)])
     for found, stops in ((head.head_of(plain), [203]), (head.Head(), [200, 203])):

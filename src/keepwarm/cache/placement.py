@@ -192,7 +192,7 @@ class Placement:
         the last chunk is no longer than `longest_end`."""
         end, tail = len(prompt), self.tail(prompt)
         before = max((position for position in found if position < tail), default=start)
-        if tail in found and end - before <= longest_end:
+        if tail in found and end - before <= min(longest_end, max(SHORT_TURN, self.prefill_step)):
             found[tail] = replace(found[tail], is_passed=True)
         return [*sorted(found.values()), Stop(end, StopKind.END)]
 

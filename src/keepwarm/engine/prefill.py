@@ -57,6 +57,7 @@ class Prefill:
         self._cache = cache
         self._namespace = namespace
         self._is_read_ahead = is_read_ahead
+        self._longest_end = max(SHORT_TURN, longest_end(model))
         with self.timings.measuring("lookup_s"):
             final = None if match is not None else cache.finals.get(namespace, prompt)
             find = cache.match if final is None else cache.match_to_end
@@ -170,9 +171,8 @@ class Prefill:
         start, is_ahead = self.live.position, self._is_read_ahead
         if start == len(self.prompt):
             return []
-        longest = max(SHORT_TURN, longest_end(self._model))
         return self._cache.stops(
-            self.match, start=start, is_read_ahead=is_ahead, longest_end=longest
+            self.match, start=start, is_read_ahead=is_ahead, longest_end=self._longest_end
         )
 
     def _read(self, upto: int) -> None:

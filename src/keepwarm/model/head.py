@@ -6,6 +6,7 @@ models run it for all tokens of a chunk. On the thread that owns the arrays.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,13 +31,18 @@ _MAX_TRIALS = 8
 # The same products in another order: 16 bits differ by so much of the largest logit, at most.
 _MAX_DEVIATION = 1 / 64
 
+_lock = threading.RLock()  # engines load their models on threads of their own
+_local = threading.local()  # whose head is to look at the last token only
+
 
 def last_logits(model: Any, tokens: mx.array, caches: Sequence[Any]) -> mx.array:
     """The model reads `tokens` (1, T): its logits behind the last one, (1, vocab). Tries at the
     first call of a model whether its head can be had by itself."""
     head = head_of(model)
-    with head.narrowed(is_on=tokens.shape[1] > 1):
+    with head.narrowed():
         logits: mx.array = model(tokens, cache=caches)
+    if head.module is not None and logits.shape[1] > 1:
+        model._keepwarm_head = Head()  # it was replaced since, as by quantizing
     return logits[:, -1, :]
 
 
@@ -46,40 +52,44 @@ def longest_end(model: Any) -> int:
     of the last layer for all others: nobody asks what it says of them. 0 without a head."""
     if head_of(model).module is None:
         return 0
-    pass_len = CUDA_PASS_LEN if mx.cuda.is_available() else PASS_LEN
-    return pass_len * len(getattr(model, "layers", ()))
+    is_cuda = mx.cuda.is_available() and mx.default_device() == mx.gpu
+    return (CUDA_PASS_LEN if is_cuda else PASS_LEN) * len(getattr(model, "layers", ()))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Head:
     """The module of a model that makes logits; None where it was not found."""
 
     module: Any = None
-    is_narrow: bool = False  # while it is to look at the last token only
 
     @contextmanager
-    def narrowed(self, *, is_on: bool = True) -> Iterator[None]:
-        self.is_narrow = is_on
+    def narrowed(self) -> Iterator[None]:
+        """Within, it looks at the last token only, on this thread."""
+        before, _local.head = getattr(_local, "head", None), self
         try:
             yield
         finally:
-            self.is_narrow = False
+            _local.head = before
 
     def last(self, x: mx.array) -> mx.array:
         """(B, T, D), or the end of it."""
-        return x[:, -1:] if self.is_narrow and x.ndim == 3 else x
+        return x[:, -1:] if getattr(_local, "head", None) is self and x.ndim == 3 else x
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # a copy of the model finds its own
 
 
 def head_of(model: Any) -> Head:
     """Found once for a model, by trial. Mutates the class of that module, not its weights."""
-    found: Head | None = getattr(model, "_keepwarm_head", None)
-    if found is None:
-        try:
-            found = _found(model)
-        except Exception as fault:
-            log.debug("logits are computed for all tokens of a chunk: %s", fault)
-            found = Head()
-        model._keepwarm_head = found
+    with _lock:
+        found: Head | None = getattr(model, "_keepwarm_head", None)
+        if found is None:
+            try:
+                found = _found(model)
+            except Exception as fault:
+                log.debug("logits are computed for all tokens of a chunk: %s", fault)
+                found = Head()
+            model._keepwarm_head = found
     return found
 
 
@@ -87,9 +97,12 @@ def _found(model: Any) -> Head:
     tokens = mx.arange(_TRIAL_LEN)[None]
     whole = model(tokens, cache=make_prompt_cache(model))
     for part in _candidates(model, whole.shape[-1]):
-        head, plain = Head(part), type(part)
-        part.__class__ = _narrowing(plain)
-        part._keepwarm_head = head
+        plain = type(part)
+        head: Head | None = getattr(part, "_keepwarm_head", None)  # of a model that shares it
+        is_new = head is None
+        if head is None:
+            head = part._keepwarm_head = Head(part)
+            part.__class__ = _narrowing(plain)
         try:
             with head.narrowed():
                 narrow = model(tokens, cache=make_prompt_cache(model))
@@ -97,8 +110,9 @@ def _found(model: Any) -> Head:
                 return head
         except Exception as fault:  # what follows it had need of the other tokens
             log.debug("not the head: %s", fault)
-        part.__class__ = plain
-        del part._keepwarm_head
+        if is_new:
+            part.__class__ = plain
+            del part._keepwarm_head
     raise LookupError("no layer by itself makes logits")
 
 
@@ -112,16 +126,33 @@ def _candidates(model: Any, vocab_size: int) -> list[Any]:
 
 def _narrowing(plain: type[Any]) -> type[Any]:
     """That class, looking at the last token only where it is told to. An embedding looks up all,
-    also when it is the head as well."""
+    also when it is the head as well. A copy is of the plain class."""
     name = "as_linear" if issubclass(plain, _EMBEDDING) else "__call__"
     method = getattr(plain, name)
 
     def narrowing(self: Any, x: mx.array) -> Any:
         return method(self, self._keepwarm_head.last(x))
 
-    return type(plain.__name__, (plain,), {name: narrowing, "__module__": plain.__module__})
+    def reduced(self: Any, _: Any) -> Any:
+        attributes = {k: v for k, v in self.__dict__.items() if k != "_keepwarm_head"}
+        return _made, (plain,), attributes, None, iter(self.items())
+
+    members: dict[str, Any] = {
+        name: narrowing,
+        "__reduce_ex__": reduced,
+        "__module__": plain.__module__,
+    }
+    return type(plain.__name__, (plain,), members)
+
+
+def _made(plain: type[dict[str, Any]]) -> Any:
+    """Empty: modules are dicts."""
+    return dict.__new__(plain)
 
 
 def _is_near(one: mx.array, other: mx.array) -> bool:
+    """Where both forbid a token, they agree."""
     one, other = one.astype(mx.float32), other.astype(mx.float32)
-    return bool(mx.abs(one - other).max() <= _MAX_DEVIATION * mx.abs(other).max())
+    difference = mx.where(one == other, 0, mx.abs(one - other))
+    largest = mx.where(mx.isfinite(other), mx.abs(other), 0).max()
+    return bool(difference.max() <= _MAX_DEVIATION * largest)
