@@ -148,11 +148,11 @@ class Placement:
         """The stops of a prefill that begins at `start`, up to the end, in the default mode.
 
         Besides the schedule it stops before the generation prompt, so that the next turn can
-        start there (with `passes_tail` it does not stop: layers still have what they had a few
-        tokens ago; nor behind a few words, where `is_read_ahead` says that they will be read again
-        while nobody waits); behind a long text that the last words of a message may be about, for
-        there may be others; and at `parted_at`, where a stored prompt went another way: a third
-        one may come.
+        start there (with `passes_tail` it does not stop behind up to `longest_end` tokens: layers
+        still have what they had a few tokens ago; nor behind a few words, where `is_read_ahead`
+        says that they will be read again while nobody waits); behind a long text that the last
+        words of a message may be about, for there may be others; and at `parted_at`, where a stored
+        prompt went another way: a third one may come.
         """
         end, tail = len(prompt), self.tail(prompt)
         found = self._between(self.schedule(prompt), start, end)

@@ -31,7 +31,7 @@ _MAX_TRIALS = 8
 # The same products in another order: 16 bits differ by so much of the largest logit, at most.
 _MAX_DEVIATION = 1 / 64
 
-_lock = threading.RLock()  # engines load their models on threads of their own
+_lock = threading.Lock()  # for trials: engines load their models on threads of their own
 _local = threading.local()  # whose head is to look at the last token only
 
 
@@ -81,8 +81,11 @@ class Head:
 
 def head_of(model: Any) -> Head:
     """Found once for a model, by trial. Mutates the class of that module, not its weights."""
+    found: Head | None = getattr(model, "_keepwarm_head", None)
+    if found is not None:
+        return found
     with _lock:
-        found: Head | None = getattr(model, "_keepwarm_head", None)
+        found = getattr(model, "_keepwarm_head", None)
         if found is None:
             try:
                 found = _found(model)
