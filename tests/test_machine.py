@@ -9,7 +9,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from keepwarm import machine
-from keepwarm.machine import bound_spare_buffers, free_bytes, rooms
+from keepwarm.machine import bound_spare_buffers, free_bytes, return_spare_buffers, rooms
 from keepwarm.model.loader import prepared
 from tests.architectures.zoo import ARCHITECTURES
 
@@ -105,5 +105,21 @@ def test_spare_buffers_are_bounded_and_never_beyond_what_was_asked_for() -> None
         mx.set_cache_limit(5)
         assert bound_spare_buffers(80 << 30) == 5
         assert mx.set_cache_limit(before) == 5
+    finally:
+        mx.set_cache_limit(before)
+
+
+def test_few_spare_buffers_are_kept_and_many_given_back() -> None:
+    mx.clear_cache()
+    before = mx.set_cache_limit(1 << 40)
+    try:
+        mx.eval(mx.zeros(1 << 20) + 1)
+        kept = mx.get_cache_memory()
+        assert kept >= 4 << 20
+        return_spare_buffers(1 << 20)
+        assert mx.get_cache_memory() == kept
+        mx.eval(mx.zeros(80 << 20) + 1)  # more than a quarter of 1 GB
+        return_spare_buffers(1 << 20)
+        assert mx.get_cache_memory() == 0
     finally:
         mx.set_cache_limit(before)

@@ -14,6 +14,8 @@ _SHARE = 0.9
 # asked for again with every chunk.
 _SPARE_SHARE = 0.125
 _MIN_SPARE_BYTES = 1 << 30
+# Of these, what stays when nothing is computed for a moment.
+_LASTING_SHARE = 0.25
 
 
 def free_bytes() -> int:
@@ -37,10 +39,21 @@ def bound_spare_buffers(memory_bytes: int) -> int:
     """Let MLX keep no more freed buffers than a share of `memory_bytes`, and than it was told to
     before; returns how many bytes. By itself it keeps as many as the device holds: sequences of
     many lengths leave buffers of many sizes, and there is none left for others."""
-    limit = max(_MIN_SPARE_BYTES, int(_SPARE_SHARE * memory_bytes))
+    limit = _spare_bytes(memory_bytes)
     limit = min(limit, mx.set_cache_limit(limit))
     mx.set_cache_limit(limit)
     return limit
+
+
+def return_spare_buffers(memory_bytes: int) -> None:
+    """Give freed buffers back when many were kept. To do so holds all threads up, for tens of
+    milliseconds on CUDA, and whoever computes next asks for them again."""
+    if mx.get_cache_memory() > _LASTING_SHARE * _spare_bytes(memory_bytes):
+        mx.clear_cache()
+
+
+def _spare_bytes(memory_bytes: int) -> int:
+    return max(_MIN_SPARE_BYTES, int(_SPARE_SHARE * memory_bytes))
 
 
 def rooms(root: Path = Path("/")) -> list[int]:

@@ -29,6 +29,7 @@ from keepwarm.engine.tally import Tally
 from keepwarm.engine.warmth import Warmth
 from keepwarm.errors import BadInput
 from keepwarm.events import Done
+from keepwarm.machine import return_spare_buffers
 
 log = logging.getLogger("keepwarm.engine")
 
@@ -247,7 +248,7 @@ class Core:
             self.batch.add(rows, max_padding=max_padding)
         except Broken as fault:
             self._split_up(fault.unread, fault)
-        mx.clear_cache()
+        return_spare_buffers(self._room.memory_bytes)
 
     def _told_first(self, rows: list[Row]) -> list[Row]:
         """Those who wait for a first token have it now, not after the step that reads it. Returns
@@ -287,7 +288,7 @@ class Core:
         self._pass_on(rows, outcomes)
         self._num_steps += 1
         if self._num_steps % _STEPS_BETWEEN_CLEANING == 0:
-            mx.clear_cache()
+            return_spare_buffers(self._room.memory_bytes)
 
     def _pass_on(self, rows: list[Row], outcomes: Iterable[Token | Exception]) -> None:
         """Tell each its token; some replies end with it."""
