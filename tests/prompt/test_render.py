@@ -22,7 +22,7 @@ from tests.prompt.conversations import (
     tool,
     user,
 )
-from tests.prompt.tokenizers_for_tests import BOS, make_tokenizer, own
+from tests.prompt.tokenizers_for_tests import make_tokenizer, own
 
 OWN = (
     "drops_thoughts",
@@ -303,26 +303,3 @@ class TestTime:
         tokenizer = make_tokenizer(template)
         prompt = render_chat(tokenizer, [user("Hi"), assistant("Hello."), user("Bye")])
         assert {b.kind for b in prompt.boundaries} <= {BoundaryKind.GENERATION}
-
-
-class TestText:
-    def test_plain_text_is_encoded_as_the_tokenizer_does(self) -> None:
-        tokenizer = make_tokenizer(None)
-        prompt = render_text(tokenizer, "Once upon a time")
-        assert prompt.tokens.tolist() == tokenizer.encode("Once upon a time")
-        assert prompt.boundaries == ()
-
-    def test_beginning_token_is_not_added_twice(self) -> None:
-        tokenizer = make_tokenizer(None, adds_bos=True)
-        bos = tokenizer.bos_token_id
-        for text in ("Once", BOS + "Once"):
-            assert render_text(tokenizer, text).tokens.tolist().count(bos) == 1
-            assert render_text(tokenizer, text).tokens[0] == bos
-
-    def test_what_is_not_text_is_bad_input(self) -> None:
-        with pytest.raises(BadInput, match="int"):
-            render_text(make_tokenizer(None), 5)  # type: ignore[arg-type]
-
-    def test_empty_text_is_bad_input(self) -> None:
-        with pytest.raises(BadInput):
-            render_text(make_tokenizer(None), "")

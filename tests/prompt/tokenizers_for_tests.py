@@ -69,15 +69,20 @@ def _trained() -> str:
 
 
 def make_tokenizer(
-    template: str | None, *, extra_tokens: tuple[str, ...] = (), adds_bos: bool = False
+    template: str | None,
+    *,
+    extra_tokens: tuple[str, ...] = (),
+    adds_bos: bool = False,
+    adds_eos: bool = False,
 ) -> Any:
     """A fast tokenizer that renders with `template` and knows its markup as added tokens."""
     tokenizer = Tokenizer.from_str(_trained())
     markup = sorted({BOS, EOS, *_MARKUP.findall(template or ""), *extra_tokens})
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in markup])
-    if adds_bos:
-        bos = (BOS, tokenizer.token_to_id(BOS))
-        tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", None, [bos])
+    if adds_bos or adds_eos:
+        whole = " ".join([*[BOS] * adds_bos, "$A", *[EOS] * adds_eos])
+        added = [(token, tokenizer.token_to_id(token)) for token in (BOS, EOS)]
+        tokenizer.post_processor = processors.TemplateProcessing(whole, None, added)
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS)
     made.chat_template = template
     return made

@@ -45,7 +45,8 @@ def check_unicode(text: object) -> None:
     if not isinstance(text, str):
         raise BadInput(f"text must be a string, got {type(text).__name__}")
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as error:
         raise BadInput(f"the text holds half of a character at {error.start}") from error
 

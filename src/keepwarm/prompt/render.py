@@ -67,19 +67,34 @@ def render_chat(
     return _Rendering(template, read_messages(messages), add_generation_prompt, namespace).prompt()
 
 
-def render_text(tokenizer: Tokenizer, text: str) -> Prompt:
+def render_text(tokenizer: Tokenizer, text: str, *, namespace: str = "") -> Prompt:
     """A plain completion: `text` as the tokenizer encodes it, without boundaries but for its last
-    paragraph. A beginning token already written out is not added again. Raises BadInput where no
-    token is left."""
+    paragraph. A beginning token already written out is not added again. Those of one `namespace`
+    share what was encoded before. Raises BadInput where no token is left."""
     check_unicode(text)
     bos: str | None = getattr(tokenizer, "bos_token", None)
     has_bos = bos is not None and text.startswith(bos)
-    ids = tokenizer.encode(text, add_special_tokens=not has_bos)
+    around = ([], []) if has_bos else _added_around(tokenizer)
+    if around is None:
+        return Prompt(tokenizer.encode(text, add_special_tokens=True))
+    before, behind = (np.array(ids, dtype=np.int32) for ids in around)
+    encoded = encode(tokenizer, text, namespace)
     char = last_paragraph(text)
-    last = tokenizer.encode(text[char:], add_special_tokens=False) if char else []
-    is_cut_there = 0 < len(last) < len(ids) and list(ids[-len(last) :]) == list(last)
-    marks = [Boundary(len(ids) - len(last), BoundaryKind.PARAGRAPH)] if is_cut_there else []
-    return Prompt(ids, marks)
+    position = encoded.position(char) if char else None
+    marks = [Boundary(len(before) + position, BoundaryKind.PARAGRAPH)] if position else []
+    return Prompt(np.concatenate([before, encoded.ids, behind]), marks)
+
+
+def _added_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]] | None:
+    """The tokens that a tokenizer puts before and behind a text, such as one for its beginning.
+    None where that cannot be seen."""
+    plain, whole = (
+        list(tokenizer.encode("a", add_special_tokens=is_whole)) for is_whole in (False, True)
+    )
+    for start in range(len(whole) - len(plain) + 1 if plain else 0):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
+    return None
 
 
 def last_paragraph(text: str) -> int:

@@ -74,7 +74,7 @@ def plan_completions(service: Service, asked: CompletionRequest, namespace: str)
     engine, config = service.engine, service.config
     grammar = format_grammar(engine.guides, asked.response_format)
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
-    prompts = [text_prompt(engine.tokenizer, prompt) for prompt in asked.prompt]
+    prompts = [text_prompt(engine.tokenizer, prompt, namespace) for prompt in asked.prompt]
     requests = [request for prompt in prompts for request in shared.requests(prompt, grammar)]
     return CompletionPlan(
         tuple(requests), asked.num_choices, asked.num_logprobs, asked.includes_usage
@@ -129,10 +129,12 @@ def _refused_field(
     return "messages"
 
 
-def text_prompt(tokenizer: Any, prompt: str | list[int]) -> Prompt:
+def text_prompt(tokenizer: Any, prompt: str | list[int], namespace: str) -> Prompt:
     """A text or tokens as the model reads them. Raises ApiError."""
     try:
-        return render_text(tokenizer, prompt) if isinstance(prompt, str) else Prompt(prompt)
+        if isinstance(prompt, str):
+            return render_text(tokenizer, prompt, namespace=namespace)
+        return Prompt(prompt)
     except BadInput as error:
         raise as_api_error(error, "prompt") from error
 

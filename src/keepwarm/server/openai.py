@@ -104,7 +104,7 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
 def _tokenized(service: Service, asked: TokenizeRequest, namespace: str) -> dict[str, Any]:
     engine = service.engine
     if asked.prompt is not None:
-        prompt = text_prompt(engine.tokenizer, asked.prompt)
+        prompt = text_prompt(engine.tokenizer, asked.prompt, namespace)
     else:
         prompt = render_messages(
             engine.tokenizer,
