@@ -31,6 +31,7 @@ from keepwarm.bench.script import Prompter, Script
 from keepwarm.bench.shapes import SHAPES, build
 from keepwarm.bench.worker import own_stdout, portrait_of, say
 from keepwarm.cli.engine import make_engine
+from keepwarm.cli.listen import BACKLOG, listen
 from keepwarm.config import Config
 from keepwarm.model.loader import load, prepared
 from keepwarm.model.names import DTYPES
@@ -137,14 +138,15 @@ class Keepwarm:
         self.portrait = stage.portrait | {"layers": self._engine.status().layers}
         self._server = uvicorn.Server(
             uvicorn.Config(
-                create_app(self._engine, config), _HOST, 0,
-                http="h11", backlog=2048, access_log=False, log_config=None,
+                create_app(self._engine, config),
+                http="h11", backlog=BACKLOG, access_log=False, log_config=None,
             )
         )  # fmt: skip
-        threading.Thread(target=self._server.run, daemon=True).start()
+        listener = listen(_HOST, 0)
+        threading.Thread(target=lambda: self._server.run([listener]), daemon=True).start()
         while not self._server.started:
             time.sleep(0.01)
-        self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
+        self.port: int = listener.getsockname()[1]
 
     def _load(self) -> tuple[Any, Any]:
         model, tokenizer = self.stage.load(lambda: load(self.stage.name)[:2])

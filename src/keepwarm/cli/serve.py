@@ -4,14 +4,11 @@ when it is needed, so that --help and mistakes are answered at once."""
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
-import socket
 from typing import Any
 
 from keepwarm.cli.flags import add_flags, config_of
-from keepwarm.config import Config
-from keepwarm.errors import BadInput
+from keepwarm.cli.listen import listen
 
 _EXAMPLES = """\
 examples:
@@ -24,9 +21,6 @@ examples:
 Every flag can also be set in the environment (KEEPWARM_MAX_QUEUE for --max-queue) or in the file
 given with --config (max-queue = 8); flags go first, then the environment, then the file.
 """
-
-# Connections that wait to be accepted: a burst must not be reset.
-BACKLOG = 2048
 
 
 def add_to(commands: Any) -> None:
@@ -51,19 +45,8 @@ def run(args: argparse.Namespace) -> int:
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each file of a download
-    with _listen(config) as listener:
+    with listen(config.host, config.port) as listener:
         from keepwarm.cli.engine import make_engine
         from keepwarm.cli.server import Server
 
         return Server(make_engine(config), config, listener).serve_until_stopped()
-
-
-def _listen(config: Config) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        return socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        where = f"{config.host}:{config.port}"
-        if error.errno == errno.EADDRINUSE:
-            raise BadInput(f"{where} is in use; choose another --port") from error
-        raise BadInput(f"cannot listen on {where}: {error.strerror or error}") from error

@@ -14,8 +14,8 @@ from types import FrameType
 
 import uvicorn
 
+from keepwarm.cli.listen import BACKLOG
 from keepwarm.cli.progress import loading_bar, ready_words
-from keepwarm.cli.serve import BACKLOG
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.server.app import create_app

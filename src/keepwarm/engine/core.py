@@ -188,6 +188,8 @@ class Core:
         """Make room, if need be without what others hold, but with what it will start from."""
         prompt = self.queue.prompt_of(sequence)
         needed = self.live_bytes + self._room.needed_bytes(len(prompt))
+        if self._room.has(needed):
+            return self._room.make(needed)
         match = self.cache.peek(prompt, namespace=sequence.request.namespace)
         with self.cache.pin(match):
             if self._room.make(needed):

@@ -57,12 +57,16 @@ class Room:
                 break
         return found
 
-    def is_free(self, live_bytes: int) -> bool:
-        """Whether there is that much without evicting anything but the state at the end of the last
-        prompt, which goes if need be. Mutates the cache."""
-        if live_bytes + self._cache.ledger.held_bytes > self.memory_bytes:
-            self._cache.last_end.let_go()
+    def has(self, live_bytes: int) -> bool:
+        """Whether there is that much without evicting anything."""
         return live_bytes + self._cache.ledger.held_bytes <= self.memory_bytes
+
+    def is_free(self, live_bytes: int) -> bool:
+        """As `has`, but for the state at the end of the last prompt, which goes if need be. Mutates
+        the cache."""
+        if not self.has(live_bytes):
+            self._cache.last_end.let_go()
+        return self.has(live_bytes)
 
     def make(self, live_bytes: int) -> bool:
         """Evict what is in the way of that much. False when it cannot be, or when what is pinned
