@@ -97,12 +97,14 @@ def _added_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]] | None:
     return None
 
 
-def last_paragraph(text: str) -> int:
-    """Where the last paragraph begins, if it is short and much stands before it; else 0."""
-    end = len(text.rstrip())
-    blank = text.rfind("\n\n", max(0, end - _MAX_LAST_CHARS), end)
-    is_one = blank >= _MIN_TEXT_CHARS and len(text) - blank <= _MAX_LAST_CHARS
-    return blank + 2 if is_one else 0
+def last_paragraph(text: str, start: int = 0, end: int | None = None) -> int:
+    """Where the last paragraph of `text[start:end]` begins in `text`, if it is short and much stands
+    before it; else 0."""
+    end = len(text) if end is None else end
+    first = max(start, end - _MAX_LAST_CHARS)
+    words_end = first + len(text[first:end].rstrip())
+    blank = text.rfind("\n\n", first, words_end)
+    return blank + 2 if blank - start >= _MIN_TEXT_CHARS else 0
 
 
 class _Rendering:
@@ -193,8 +195,7 @@ class _Rendering:
             return 0
         before = [*ends, *(found[i].char for i in found if i != last)]
         start = max((char for char in before if char < place.char), default=0)
-        char = last_paragraph(text[start : place.char])
-        return start + char if char else 0
+        return last_paragraph(text, start, place.char)
 
     def _message_ends(self, text: str, i: int, place: Found) -> list[int]:
         spaces = spaces_as_written(space_behind(self._messages[i], place.spot))

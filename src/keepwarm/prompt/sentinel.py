@@ -4,6 +4,7 @@ Plain data, no mlx; any thread."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -176,12 +177,13 @@ class Locator:
                 messages[i] = marked(messages[i], batch[i], mark)
         rendered = self._template.try_text(messages, add_generation_prompt=self._prompted)
         texts, indices = self._taken_apart(rendered or "")
-        if "".join(texts) != self._text:
+        ends = list(itertools.accumulate(map(len, texts)))
+        if ends[-1] != len(self._text) or not all(
+            self._text.startswith(text, end - len(text)) for text, end in zip(texts, ends)
+        ):
             return None
         seen: dict[int, list[int]] = {}
-        char = 0
-        for text, index in zip(texts, indices):
-            char += len(text)
+        for char, index in zip(ends, indices):
             seen.setdefault(index, []).append(char)
         return dict(_assigned(owners, seen))
 
