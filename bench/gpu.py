@@ -91,7 +91,7 @@ _BRIEF_DELTA = (
     Part("chat", 14, sizes={"NUM_TURNS": 5}),
     Part("agent", 28, sizes={"NUM_USERS": 1, "KINDS": ("tools only",)}),
     Part("burst", 22, {"requests": [6]}, {"SYSTEM_LEN": 1000}),
-    Part("prefix", 26, {"lengths": [1000]}),
+    Part("prefix", 34, {"lengths": [1000]}, {"NUM_HOT": 2}),
 )
 _BRIEF_LARGE = (
     Part("memory", 22, sizes=_CHATS),
@@ -135,7 +135,7 @@ ONE_AT_A_TIME = {"nemotron_h-30b-a3b", "qwen3_5-35b-a3b"}  # two of them do not 
 # To start the servers of a model and to warm up, at most: kernels are made. And when others have been
 # there before.
 LOAD_S = 110.0
-LOAD_AGAIN_S = {"nemotron_h-30b-a3b": 95.0, "qwen3_5-35b-a3b": 95.0}  # one after the other
+LOAD_AGAIN_S = {"nemotron_h-30b-a3b": 76.0, "qwen3_5-35b-a3b": 76.0}  # one after the other
 _LOAD_AGAIN_S = 28.0
 LOAD_LATER_S = 25.0  # of the second of two that do not fit together
 # mlx-lm takes half a minute for the first 600 tokens of Qwen3.5-9B, and rehearsals come anyway.

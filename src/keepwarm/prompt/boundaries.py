@@ -108,6 +108,13 @@ class Prompt:
         self._digests[position] = digest
         return digest
 
+    def twin(self) -> Prompt:
+        """The same, with the digests that are known, for another thread."""
+        twin = Prompt.__new__(Prompt)
+        twin.tokens, twin.boundaries = self.tokens, self.boundaries
+        twin._hasher, twin._digests = PrefixHasher(), self._digests.copy()
+        return twin
+
     def extended(self, tokens: Sequence[int] | Tokens) -> Prompt:
         """This prompt followed by `tokens` (a decoded reply), with the same boundaries."""
         return Prompt(np.concatenate([self.tokens, _as_tokens(tokens)]), self.boundaries)

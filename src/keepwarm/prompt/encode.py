@@ -32,12 +32,22 @@ def encode(tokenizer: Tokenizer, text: str, namespace: str = "") -> Encoded:
     """`text` as `apply_chat_template` would tokenize it: special tokens are read, none is added.
     How long it takes tells nothing of what other namespaces encoded. Raises BadInput for text
     that is not Unicode."""
-    # The wrapper forwards names, not calls; the tokenizer inside takes the call.
-    callee: Any = tokenizer if callable(tokenizer) else getattr(tokenizer, "_tokenizer", None)
+    callee = _callee(tokenizer)
     check_unicode(text)
     if not callable(callee) or not getattr(callee, "is_fast", False):
         return _PrefixEncoded(tokenizer, text)
     return _OffsetEncoded(text, _offsets(callee, text, namespace), callee)
+
+
+def vocabulary_len(tokenizer: Tokenizer) -> int:
+    """How many tokens it knows; 0 where it does not tell. It grows when someone adds some."""
+    callee = _callee(tokenizer)
+    return len(callee) if hasattr(callee, "__len__") else 0
+
+
+def _callee(tokenizer: Tokenizer) -> Any:
+    """mlx-lm's wrapper forwards names, not calls; the tokenizer inside takes the call."""
+    return tokenizer if callable(tokenizer) else getattr(tokenizer, "_tokenizer", None)
 
 
 def check_unicode(text: object) -> None:
@@ -53,7 +63,7 @@ def check_unicode(text: object) -> None:
 
 def _offsets(callee: Any, text: str, namespace: str) -> Offsets:
     """The blocks that are known, and runs of those that are not, encoded together."""
-    memory, size = memory_of(callee), len(callee)  # it grows when someone adds tokens
+    memory, size = memory_of(callee), vocabulary_len(callee)
     cuts: Cuts = memory.recall(("cuts", size), lambda: Cuts.of(callee))
     if not cuts.is_block(text):
         return Offsets.of(callee, text)

@@ -9,9 +9,35 @@ from weakref import WeakKeyDictionary
 
 from keepwarm.prompt.beginnings import Beginnings
 from keepwarm.prompt.blocks import Remembered
+from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.template import Tokenizer
 
 T = TypeVar("T")
+
+
+class Latest:
+    """The last few long prompts, each with all that it was made from: the same conversation comes
+    again when a reply is to be another one, or a client tries once more."""
+
+    MAX_ENTRIES = 4
+    MIN_CHARS = 1 << 14  # shorter ones are made as fast
+    MAX_CHARS = 1 << 22
+
+    def __init__(self) -> None:
+        self._known: list[tuple[str, object, Prompt]] = []  # the newest last
+        self._lock = threading.Lock()
+
+    def get(self, text: str, made_from: object) -> Prompt | None:
+        """One for the caller alone, or None."""
+        with self._lock:
+            found = next((p for t, m, p in self._known if m == made_from and t == text), None)
+        return found.twin() if found is not None else None
+
+    def put(self, text: str, made_from: object, prompt: Prompt) -> None:
+        """Mutates. None of the three may be changed afterwards."""
+        if self.MIN_CHARS <= len(text) <= self.MAX_CHARS:
+            with self._lock:
+                self._known = [*self._known, (text, made_from, prompt)][-self.MAX_ENTRIES :]
 
 
 class Memory:
@@ -23,6 +49,7 @@ class Memory:
     def __init__(self) -> None:
         self.blocks = Remembered()
         self.beginnings = Beginnings()
+        self.latest = Latest()
         self._known: dict[object, Any] = {}
         self._lock = threading.Lock()
 

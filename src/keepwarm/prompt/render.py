@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
-from keepwarm.prompt.encode import Encoded, check_unicode, encode
+from keepwarm.prompt.encode import Encoded, check_unicode, encode, vocabulary_len
 from keepwarm.prompt.endings import (
     Case,
     Ending,
@@ -124,8 +124,20 @@ class _Rendering:
         self._namespace = namespace
 
     def prompt(self) -> Prompt:
+        template, latest = self._template, self._memory.latest
+        size = vocabulary_len(template.tokenizer)
+        made_from = self._namespace, self._key, size, template.tools, self._messages, self._prompted
+        text = self._text()
+        made = latest.get(text, made_from)
+        if made is None:
+            text, found = self._located(text)
+            made = self._prompt(text, found)
+            if found and encodes_plainly(template.tokenizer):
+                latest.put(text, made_from, made)
+        return made
+
+    def _prompt(self, text: str, found: Mapping[int, Found]) -> Prompt:
         tokenizer = self._template.tokenizer
-        text, found = self._located()
         encoded = encode(tokenizer, text, self._namespace)
         if not encodes_plainly(tokenizer):
             ids = self._template.tokens(self._messages, add_generation_prompt=self._prompted)
@@ -139,16 +151,19 @@ class _Rendering:
             boundaries = []
         return Prompt(encoded.ids, boundaries)
 
-    def _located(self) -> tuple[str, dict[int, Found]]:
+    def _text(self) -> str:
+        return self._template.text(self._messages, add_generation_prompt=self._prompted)
+
+    def _located(self, text: str) -> tuple[str, dict[int, Found]]:
         """The rendering and where its messages were found in it."""
         for _ in range(_MAX_TRIES):
-            text = self._template.text(self._messages, add_generation_prompt=self._prompted)
             locator = Locator(
                 self._template, self._messages, text, add_generation_prompt=self._prompted
             )
             found = locator.locate()
             if locator.is_reproducible:
                 return text, found
+            text = self._text()
         return text, {}
 
     def _boundaries(
