@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from keepwarm.prompt.boundaries import Boundary as Boundary
     from keepwarm.prompt.boundaries import BoundaryKind as BoundaryKind
     from keepwarm.prompt.boundaries import Prompt as Prompt
+    from keepwarm.prompt.plain import render_text as render_text
     from keepwarm.prompt.render import render_chat as render_chat
-    from keepwarm.prompt.render import render_text as render_text
     from keepwarm.session import Session as Session
 
 _HOMES = {
@@ -41,7 +41,7 @@ _HOMES = {
     "cache_maker": "keepwarm.model.caches",
     "load": "keepwarm.model.loader",
     "render_chat": "keepwarm.prompt.render",
-    "render_text": "keepwarm.prompt.render",
+    "render_text": "keepwarm.prompt.plain",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

@@ -27,7 +27,8 @@ from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import continues, follow_up
 from keepwarm.prompt.parse import parse_reply
-from keepwarm.prompt.render import render_chat, render_text
+from keepwarm.prompt.plain import render_text
+from keepwarm.prompt.render import render_chat
 
 Message = dict[str, Any]
 

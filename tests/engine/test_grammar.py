@@ -24,7 +24,7 @@ from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.request import Grammar, GrammarKind, Sampling
 from keepwarm.engine.sampling import Draw
 from keepwarm.errors import BadInput
-from keepwarm.prompt.render import render_text
+from keepwarm.prompt.plain import render_text
 
 from ..architectures.zoo import ARCHITECTURES
 from ..prompt.tokenizers_for_tests import own

@@ -149,3 +149,15 @@ def test_cache_gives_way_to_running_sequences_and_gets_its_room_back() -> None:
     assert [h.error for h in heard] == [None, None]
     made.core.step()
     assert made.cache.ledger.reserved_bytes == 0
+
+
+def test_room_for_a_prompt_is_not_made_of_what_it_starts_from() -> None:
+    made = tight("llama", 1.5)
+    first, *others = prompts(4, 150)
+    for prompt in (first, *others):
+        made.ask(prompt, 2)
+        made.run()
+    _, heard = made.ask(first.extended(random_tokens(250, 9)), 2)
+    made.run()
+    assert heard.result.cached_tokens >= 150
+    assert not made.cache.peek(others[0]).cached_len  # there was no room for all

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.memory import Latest
-from keepwarm.prompt.render import render_chat
+from keepwarm.prompt.render import _Rendering, render_chat
 from keepwarm.prompt.sentinel import Locator
-from tests.prompt.conversations import TOOLS, assistant, system, user
-from tests.prompt.tokenizers_for_tests import OWN_TEMPLATES, make_tokenizer
+from tests.prompt.conversations import assistant, system, user
+from tests.prompt.tokenizers_for_tests import EOS, OWN_TEMPLATES, make_tokenizer
 
 LONG = "What is the weather in Paris today?" * (Latest.MIN_CHARS // 30)
 CHAT = [system("Be kind."), user(LONG), assistant("Sunny."), user("And tomorrow?")]
@@ -39,36 +42,88 @@ def is_same(one: Prompt, other: Prompt) -> bool:
 def test_same_conversation_again_is_the_same_prompt(num_searches: list[int]) -> None:
     tokenizer = make_tokenizer(PLAIN)
     first = render_chat(tokenizer, CHAT)
-    digest = first.digest(len(first))
     num_first = len(num_searches)
-    again = render_chat(tokenizer, [dict(message) for message in CHAT])
+    again, third = (render_chat(tokenizer, [dict(m) for m in CHAT]) for _ in range(2))
     assert len(num_searches) == num_first
-    assert again is not first
     assert is_same(first, again)
     for position in (len(first), 100, 200, len(first)):
-        assert again.digest(position) == Prompt(first.tokens).digest(position)
-    assert first.digest(len(first)) == digest
+        for prompt in (again, first, third):  # each for itself, whoever asks in between
+            assert prompt.digest(position) == Prompt(first.tokens).digest(position)
+    assert len({id(prompt._hasher) for prompt in (first, again, third)}) == 3
+
+
+WITHOUT_PROMPT = PLAIN[: PLAIN.rindex("{%- if add_generation_prompt")]
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("template", "change"),
     [
-        {"messages": [*CHAT[:-1], user("And tomorrow")]},
-        {"messages": CHAT[:-2]},
-        {"tools": TOOLS},
-        {"add_generation_prompt": False},
-        {"template_kwargs": {"enable_thinking": False}},
-        {"namespace": "another"},
+        (PLAIN, {"template_kwargs": {"enable_thinking": False}}),
+        (PLAIN, {"namespace": "another"}),
+        (WITHOUT_PROMPT, {"add_generation_prompt": False}),
     ],
-    ids=["other words", "shorter", "tools", "no generation prompt", "kwargs", "namespace"],
+    ids=["kwargs", "namespace", "no generation prompt"],
 )
-def test_another_conversation_is_rendered(num_searches: list[int], change: dict[str, Any]) -> None:
-    tokenizer, asked = make_tokenizer(PLAIN), {"messages": CHAT, **change}
-    render_chat(tokenizer, CHAT)
+def test_same_text_asked_for_otherwise_is_rendered(
+    num_searches: list[int], template: str, change: dict[str, Any]
+) -> None:
+    tokenizer = make_tokenizer(template)
+    first = render_chat(tokenizer, CHAT)
     num_first = len(num_searches)
-    prompt = render_chat(tokenizer, **asked)
+    prompt = render_chat(tokenizer, CHAT, **change)
+    assert prompt.tokens.tolist() == first.tokens.tolist()
     assert len(num_searches) > num_first
-    assert is_same(prompt, render_chat(make_tokenizer(PLAIN), **asked))
+    assert is_same(prompt, render_chat(make_tokenizer(template), CHAT, **change))
+
+
+def test_template_that_writes_another_date_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer("{{ strftime_now('%d') }}" + PLAIN)
+    firsts = []
+    for day in (1, 2):
+
+        class Clock(datetime):
+            fixed = datetime(2030, 1, day)
+
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return cls.fixed
+
+        monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)
+        firsts.append(tokenizer.decode(render_chat(tokenizer, CHAT).tokens)[:2])
+    assert firsts == ["01", "02"]
+
+
+def test_prompt_whose_boundaries_were_not_found_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer = make_tokenizer(PLAIN)
+    with monkeypatch.context() as fault:
+        fault.setattr(_Rendering, "_boundaries", lambda *_: 1 / 0)
+        assert not render_chat(tokenizer, CHAT).boundaries
+    assert render_chat(tokenizer, CHAT).boundaries
+
+
+def test_tokenizer_that_encodes_chats_in_its_own_way_is_asked_each_time() -> None:
+    class Own(PreTrainedTokenizerFast):  # type: ignore[misc]
+        more: tuple[int, ...] = ()
+
+        def apply_chat_template(self, *args: Any, tokenize: bool = True, **kwargs: Any) -> Any:
+            text = super().apply_chat_template(*args, tokenize=False, **kwargs)
+            return [*self.encode(text), *self.more] if tokenize else text
+
+    backend = make_tokenizer(PLAIN).backend_tokenizer
+    tokenizer = Own(tokenizer_object=backend, chat_template=PLAIN, eos_token=EOS)
+    first = render_chat(tokenizer, CHAT)
+    assert first.boundaries
+    Own.more = (7,)
+    assert render_chat(tokenizer, CHAT).tokens.tolist() == [*first.tokens.tolist(), 7]
+
+
+def test_message_that_cannot_be_compared_is_rendered() -> None:
+    tokenizer = make_tokenizer(PLAIN)
+    for _ in range(2):
+        chat = [*CHAT[:-1], {**CHAT[-1], "image": np.zeros(3)}]
+        assert is_same(render_chat(tokenizer, chat), render_chat(tokenizer, CHAT))
 
 
 def test_same_text_of_other_messages_has_its_own_boundaries() -> None:
@@ -98,11 +153,12 @@ def test_token_that_is_added_later_is_seen() -> None:
 def test_only_the_last_few_long_ones_are_kept() -> None:
     latest = Latest()
     long, prompt = "a" * Latest.MIN_CHARS, Prompt([1, 2, 3])
-    latest.put("short", 0, prompt)
-    latest.put("a" * (Latest.MAX_CHARS + 1), 0, prompt)
-    assert latest.get("short", 0) is None
-    assert latest.get("a" * (Latest.MAX_CHARS + 1), 0) is None
+    too_long = "a" * (Latest.MAX_CHARS + 1)
+    for text, origin in (("short", 0), (too_long, 0), (long, [{"thought": [too_long]}])):
+        latest.put(text, origin, prompt)
+        assert latest.get(text, origin) is None
     for i in range(Latest.MAX_ENTRIES + 1):
-        latest.put(long, i, prompt)
-    assert latest.get(long, 0) is None
-    assert all(latest.get(long, i) for i in range(1, Latest.MAX_ENTRIES + 1))
+        for _ in range(3):
+            latest.put(long, i, prompt)
+        assert latest.get(long, 0)  # which is used all the time
+    assert [i for i in range(Latest.MAX_ENTRIES + 1) if not latest.get(long, i)] == [1]

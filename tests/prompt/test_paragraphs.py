@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from keepwarm.prompt.boundaries import BoundaryKind, Prompt
-from keepwarm.prompt.render import render_chat, render_text
+from keepwarm.prompt.plain import render_text
+from keepwarm.prompt.render import render_chat
 from tests.prompt.conversations import TOOLS, assistant, common_len, system, tool, user
 from tests.prompt.tokenizers_for_tests import make_tokenizer, own
 

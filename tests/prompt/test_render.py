@@ -11,7 +11,8 @@ import pytest
 
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import BoundaryKind
-from keepwarm.prompt.render import render_chat, render_text
+from keepwarm.prompt.plain import render_text
+from keepwarm.prompt.render import render_chat
 from tests.prompt.conversations import (
     TOOLS,
     assistant,

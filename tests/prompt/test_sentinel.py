@@ -53,6 +53,18 @@ def test_message_the_template_leaves_out_is_not_found() -> None:
     assert set(found) == {0, 2}
 
 
+def test_rendering_that_a_mark_cuts_short_proves_nothing() -> None:
+    whole = "Hi there, how are you?" * 3
+    template = (
+        f"{{% if messages[0].content == '{whole}' %}}{{{{ messages[0].content }}}} Bye."
+        "{% else %}{{ messages[0].content }}{% endif %}"
+    )
+    text, found, locator = locate(template, [user(whole)])
+    assert text == f"{whole} Bye."
+    assert found == {}
+    assert locator.is_reproducible
+
+
 def test_call_is_found_by_its_arguments() -> None:
     template = "{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson }}\n{% endfor %}"
     calls = [call(days=3, city="Paris"), call(where={"x": ["y", {"z": "Rome "}]}, days=3)]

@@ -16,6 +16,8 @@ from keepwarm.prompt.template import Tokenizer, digest
 
 # How byte-level and SentencePiece vocabularies write space, newline and tab.
 _SPACES = frozenset("ĠĊĉ▁ \n\t")
+# What a text goes through in transformers.
+_WAYS = ("__call__", "encode", "_encode_plus", "_batch_encode_plus")
 
 
 class Encoded(Protocol):
@@ -36,7 +38,20 @@ def encode(tokenizer: Tokenizer, text: str, namespace: str = "") -> Encoded:
     check_unicode(text)
     if not callable(callee) or not getattr(callee, "is_fast", False):
         return _PrefixEncoded(tokenizer, text)
-    return _OffsetEncoded(text, _offsets(callee, text, namespace), callee)
+    can_cut = encodes_in_order(tokenizer)
+    offsets = _offsets(callee, text, namespace) if can_cut else Offsets.of(callee, text)
+    return _OffsetEncoded(text, offsets, callee)
+
+
+def encodes_in_order(tokenizer: Tokenizer) -> bool:
+    """Whether it is a fast tokenizer that hands text on as it is. There are some that rewrite it
+    first: CodeLlama's puts what is to be filled in behind all else."""
+    callee = _callee(tokenizer)
+    ways = [getattr(type(callee), name, None) for name in _WAYS]
+    return bool(getattr(callee, "is_fast", False)) and all(
+        way is None or str(way.__module__).startswith("transformers.tokenization_utils")
+        for way in ways
+    )
 
 
 def vocabulary_len(tokenizer: Tokenizer) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,23 +22,57 @@ class Latest:
 
     MAX_ENTRIES = 4
     MIN_CHARS = 1 << 14  # shorter ones are made as fast
-    MAX_CHARS = 1 << 22
+    MAX_CHARS = 1 << 21  # of the text, and of what it was made from
 
     def __init__(self) -> None:
-        self._known: list[tuple[str, object, Prompt]] = []  # the newest last
+        self._known: list[tuple[str, object, Prompt]] = []  # the one used last at the end
         self._lock = threading.Lock()
 
     def get(self, text: str, made_from: object) -> Prompt | None:
-        """One for the caller alone, or None."""
+        """One for the caller alone, or None. Mutates: it counts as used."""
         with self._lock:
-            found = next((p for t, m, p in self._known if m == made_from and t == text), None)
-        return found.twin() if found is not None else None
+            at = self._place(text, made_from)
+            if at is None:
+                return None
+            self._known.append(self._known.pop(at))
+            return self._known[-1][2].twin()
 
     def put(self, text: str, made_from: object, prompt: Prompt) -> None:
         """Mutates. None of the three may be changed afterwards."""
-        if self.MIN_CHARS <= len(text) <= self.MAX_CHARS:
-            with self._lock:
-                self._known = [*self._known, (text, made_from, prompt)][-self.MAX_ENTRIES :]
+        is_worth_it = self.MIN_CHARS <= len(text) <= self.MAX_CHARS
+        if not is_worth_it or _num_chars(made_from, self.MAX_CHARS) > self.MAX_CHARS:
+            return
+        with self._lock:
+            at = self._place(text, made_from)
+            if at is not None:  # others asked the same meanwhile
+                del self._known[at]
+            self._known = [*self._known, (text, made_from, prompt)][-self.MAX_ENTRIES :]
+
+    def _place(self, text: str, made_from: object) -> int | None:
+        for i, (its_text, its_origin, _) in enumerate(self._known):
+            try:
+                if its_origin == made_from and its_text == text:
+                    return i
+            except ValueError:  # what cannot be compared, such as an array in a message
+                continue
+        return None
+
+
+def _num_chars(value: object, at_most: int) -> int:
+    """Of all strings in it; when it is more than that, not all are counted."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    items: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        items = itertools.chain(value, value.values())
+    elif isinstance(value, list | tuple):
+        items = value
+    total = 1
+    for item in items:
+        total += _num_chars(item, at_most)
+        if total > at_most:
+            break
+    return total
 
 
 class Memory:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
-from keepwarm.prompt.encode import Encoded, check_unicode, encode, vocabulary_len
+from keepwarm.prompt.encode import Encoded, encode, vocabulary_len
 from keepwarm.prompt.endings import (
     Case,
     Ending,
@@ -33,6 +33,7 @@ from keepwarm.prompt.messages import (
     read_template_kwargs,
     read_tools,
 )
+from keepwarm.prompt.plain import last_paragraph
 from keepwarm.prompt.preamble import Part, SystemParts, find_system_parts, sample_system
 from keepwarm.prompt.sentinel import Found, Locator, space_behind, spaces_as_written, spots
 from keepwarm.prompt.template import Template, Tokenizer, digest, encodes_plainly
@@ -41,10 +42,6 @@ log = logging.getLogger("keepwarm.prompt")
 
 # A template that writes the time may render anew while we look; after this many it always does.
 _MAX_TRIES = 3
-
-# A question about a text, and a text worth keeping for the next one: about 500 tokens each.
-_MAX_LAST_CHARS = 2000
-_MIN_TEXT_CHARS = 1500
 
 
 def render_chat(
@@ -67,46 +64,6 @@ def render_chat(
     return _Rendering(template, read_messages(messages), add_generation_prompt, namespace).prompt()
 
 
-def render_text(tokenizer: Tokenizer, text: str, *, namespace: str = "") -> Prompt:
-    """A plain completion: `text` as the tokenizer encodes it, without boundaries but for its last
-    paragraph. A beginning token already written out is not added again. Those of one `namespace`
-    share what was encoded before. Raises BadInput where no token is left."""
-    check_unicode(text)
-    bos: str | None = getattr(tokenizer, "bos_token", None)
-    has_bos = bos is not None and text.startswith(bos)
-    around = ([], []) if has_bos else _added_around(tokenizer)
-    if around is None:
-        return Prompt(tokenizer.encode(text, add_special_tokens=True))
-    before, behind = (np.array(ids, dtype=np.int32) for ids in around)
-    encoded = encode(tokenizer, text, namespace)
-    char = last_paragraph(text)
-    position = encoded.position(char) if char else None
-    marks = [Boundary(len(before) + position, BoundaryKind.PARAGRAPH)] if position else []
-    return Prompt(np.concatenate([before, encoded.ids, behind]), marks)
-
-
-def _added_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]] | None:
-    """The tokens that a tokenizer puts before and behind a text, such as one for its beginning.
-    None where that cannot be seen."""
-    plain, whole = (
-        list(tokenizer.encode("a", add_special_tokens=is_whole)) for is_whole in (False, True)
-    )
-    for start in range(len(whole) - len(plain) + 1 if plain else 0):
-        if whole[start : start + len(plain)] == plain:
-            return whole[:start], whole[start + len(plain) :]
-    return None
-
-
-def last_paragraph(text: str, start: int = 0, end: int | None = None) -> int:
-    """Where the last paragraph of `text[start:end]` begins in `text`, if it is short and much stands
-    before it; else 0."""
-    end = len(text) if end is None else end
-    first = max(start, end - _MAX_LAST_CHARS)
-    words_end = first + len(text[first:end].rstrip())
-    blank = text.rfind("\n\n", first, words_end)
-    return blank + 2 if blank - start >= _MIN_TEXT_CHARS else 0
-
-
 class _Rendering:
     """One conversation being rendered."""
 
@@ -126,13 +83,13 @@ class _Rendering:
     def prompt(self) -> Prompt:
         template, latest = self._template, self._memory.latest
         size = vocabulary_len(template.tokenizer)
-        made_from = self._namespace, self._key, size, template.tools, self._messages, self._prompted
+        made_from = self._namespace, self._key, size, self._messages, self._prompted
         text = self._text()
         made = latest.get(text, made_from)
         if made is None:
             text, found = self._located(text)
             made = self._prompt(text, found)
-            if found and encodes_plainly(template.tokenizer):
+            if made.boundaries and encodes_plainly(template.tokenizer):
                 latest.put(text, made_from, made)
         return made
 

@@ -12,7 +12,8 @@ from keepwarm.engine.request import Grammar, Request, Sampling
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.messages import read_template_kwargs
-from keepwarm.prompt.render import render_chat, render_text
+from keepwarm.prompt.plain import render_text
+from keepwarm.prompt.render import render_chat
 from keepwarm.server.errors import as_api_error, refused
 from keepwarm.server.schema import ChatRequest, Common, CompletionRequest
 from keepwarm.server.service import Service

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from keepwarm.errors import BadInput
 from keepwarm.prompt.blocks import Offsets
-from keepwarm.prompt.render import render_text
+from keepwarm.prompt.plain import render_text
 from tests.prompt.tokenizers_for_tests import BOS, make_tokenizer
 
 LONG = "\n".join(f"What is the weather in Paris on day {i}? é 日本" for i in range(2000))
@@ -39,10 +42,11 @@ def test_text_that_was_encoded_before_has_the_same_tokens(adds_bos: bool, adds_e
 @pytest.mark.parametrize("adds_bos", [False, True])
 def test_last_paragraph_begins_behind_the_text_before_it(adds_bos: bool) -> None:
     tokenizer = make_tokenizer(None, adds_bos=adds_bos, adds_eos=True)
-    prompt = render_text(tokenizer, f"{LONG}\n\nSunny?")
-    [mark] = prompt.boundaries
-    before = prompt.tokens[int(adds_bos) : mark.position]
-    assert tokenizer.decode(before) == f"{LONG}\n\n"
+    for end in ("", "\n\n", " " * 100 + "\n\n\n"):
+        prompt = render_text(tokenizer, f"{LONG}\n\nSunny?{end}")
+        [mark] = prompt.boundaries
+        before = prompt.tokens[int(adds_bos) : mark.position]
+        assert tokenizer.decode(before) == f"{LONG}\n\n"
 
 
 def test_text_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +65,35 @@ def test_text_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert end < len(LONG) / 4
     render_text(tokenizer, LONG, namespace="another")
     assert num_chars[2:] == [len(LONG)]
+
+
+def test_tokenizer_that_rewrites_text_is_asked_for_the_whole() -> None:
+    """As CodeLlama's does: what is to be filled in comes behind all else."""
+
+    class Filling(PreTrainedTokenizerFast):  # type: ignore[misc]
+        def _encode_plus(self, text: Any, *args: Any, **kwargs: Any) -> Any:
+            before, _, behind = text.partition("<|fill|>")
+            text = f"<|fill|>{before}{behind}" if "<|fill|>" in text else text
+            return super()._encode_plus(text, *args, **kwargs)
+
+    plain = make_tokenizer(None, extra_tokens=("<|fill|>",))
+    tokenizer = Filling(tokenizer_object=plain.backend_tokenizer)
+    for text in (LONG, f"{LONG}<|fill|>Sunny.", f"{LONG}<|fill|>Sunny. And then?"):
+        assert render_text(tokenizer, text).tokens.tolist() == tokenizer.encode(text)
+
+
+def test_tokenizer_that_adds_what_it_also_reads_is_asked_for_the_whole() -> None:
+    class Doubling:
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [0, *map(ord, text), 0] if add_special_tokens else [ord(c) for c in text]
+
+    class SameForAll(Doubling):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [0] * (len(text) + add_special_tokens)
+
+    for tokenizer in (Doubling(), SameForAll()):
+        expected = tokenizer.encode("Hi", add_special_tokens=True)
+        assert render_text(tokenizer, "Hi").tokens.tolist() == expected  # type: ignore[arg-type]
 
 
 def test_tokenizer_that_hides_what_it_adds_is_asked_for_the_whole() -> None:
