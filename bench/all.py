@@ -29,7 +29,7 @@ MODELS = ("qwen3_5-mini", "nemotron_h-mini", "gpt_oss-mini", "qwen3-mini")
 # What counts there is what is found: smaller shapes find the same. One kind of model more.
 SMALL = ("qwen3_5-small", "nemotron_h-small", "gpt_oss-small", "qwen3-small", "mamba2-small")
 IN_SMALL = {"branch": SMALL, "tools": SMALL[:4], "memory": SMALL[1:4]}
-NUM_ROUNDS = {"agent": 1, "burst": 1, "mixed": 1, "prefix": 2}
+NUM_ROUNDS = {"agent": 1, "burst": 1, "mixed": 3, "prefix": 2}
 LESS = {"burst": {"requests": "6"}, "prefix": {"lengths": "2000"}}  # with all but the first model
 LENGTHS = (512, 2048)
 SIZES = ("qwen3.5-35b-a3b", "nemotron-h-30b")

@@ -14,7 +14,7 @@ _SHARE = 0.9
 # asked for again with every chunk.
 _SPARE_SHARE = 0.125
 _MIN_SPARE_BYTES = 1 << 30
-# Of these, what stays when nothing is computed for a moment.
+# Of these, what stays behind a prompt on CUDA.
 _LASTING_SHARE = 0.25
 
 
@@ -46,9 +46,11 @@ def bound_spare_buffers(memory_bytes: int) -> int:
 
 
 def return_spare_buffers(memory_bytes: int) -> None:
-    """Give freed buffers back when many were kept. To do so holds all threads up, for tens of
-    milliseconds on CUDA, and whoever computes next asks for them again."""
-    if mx.get_cache_memory() > _LASTING_SHARE * _spare_bytes(memory_bytes):
+    """Give freed buffers back. MLX takes them in turn, the one that rests longest first: with many
+    a processor's own caches hold none of them. On CUDA that does not matter, and giving back holds
+    all threads up for tens of milliseconds: there only when many are kept."""
+    is_cuda = mx.cuda.is_available() and mx.default_device() == mx.gpu
+    if not is_cuda or mx.get_cache_memory() > _LASTING_SHARE * _spare_bytes(memory_bytes):
         mx.clear_cache()
 
 
