@@ -3,8 +3,8 @@
     python -m bench.all [--models M,M] [--scenarios S,S] [--traces PATH]
 
 The servers of a model start once and play all its scenarios: all of each with the first model, less
-of some with the others, or it would take hours. On 2 CPU cores it takes about an hour; `make docs`
-then makes the page.
+of some with the others, or it would take hours. On 2 CPU cores it takes about 75 minutes;
+`make docs` then makes the page.
 """
 
 from __future__ import annotations
