@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
+
+import pytest
 
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 
@@ -63,3 +66,16 @@ def lasting(prompt: Prompt, limit: int) -> set[Boundary]:
     """The boundaries within the first `limit` tokens that the next turn must find again."""
     kinds = (BoundaryKind.SYSTEM, BoundaryKind.MESSAGE)
     return {b for b in prompt.boundaries if b.kind in kinds and b.position <= limit}
+
+
+def set_day(monkeypatch: pytest.MonkeyPatch, day: int) -> None:
+    """Templates that write the date write that day of January 2030."""
+
+    class Clock(datetime):
+        fixed = datetime(2030, 1, day)
+
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls.fixed
+
+    monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)

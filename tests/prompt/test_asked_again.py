@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.memory import Latest
 from keepwarm.prompt.render import _Rendering, render_chat
 from keepwarm.prompt.sentinel import Locator
-from tests.prompt.conversations import assistant, system, user
+from tests.prompt.conversations import assistant, set_day, system, user
 from tests.prompt.tokenizers_for_tests import EOS, OWN_TEMPLATES, make_tokenizer
 
 LONG = "What is the weather in Paris today?" * (Latest.MIN_CHARS // 30)
@@ -80,15 +79,7 @@ def test_template_that_writes_another_date_is_rendered(monkeypatch: pytest.Monke
     tokenizer = make_tokenizer("{{ strftime_now('%d') }}" + PLAIN)
     firsts = []
     for day in (1, 2):
-
-        class Clock(datetime):
-            fixed = datetime(2030, 1, day)
-
-            @classmethod
-            def now(cls, tz: Any = None) -> Any:
-                return cls.fixed
-
-        monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)
+        set_day(monkeypatch, day)
         firsts.append(tokenizer.decode(render_chat(tokenizer, CHAT).tokens)[:2])
     assert firsts == ["01", "02"]
 

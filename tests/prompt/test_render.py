@@ -18,6 +18,7 @@ from tests.prompt.conversations import (
     assistant,
     call,
     common_len,
+    set_day,
     shown,
     system,
     tool,
@@ -283,15 +284,7 @@ class TestTime:
         template = own("thinks_on_its_own").chat_template + "{# another environment #}"
         tokenizer = make_tokenizer(template)
         for day in (1, 2):
-
-            class Clock(datetime):
-                fixed = datetime(2030, 1, day)
-
-                @classmethod
-                def now(cls, tz: Any = None) -> Any:
-                    return cls.fixed
-
-            monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Clock)
+            set_day(monkeypatch, day)
             text = shown(tokenizer, render_chat(tokenizer, [user("Hi")]))
             assert f"Today is 2030-01-0{day}.<|end|>⟦S⟧" in text
 
