@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.follow_up import follow_up
 from keepwarm.prompt.memory import Latest
 from keepwarm.prompt.render import _Rendering, render_chat
 from keepwarm.prompt.sentinel import Locator
@@ -139,6 +140,18 @@ def test_token_that_is_added_later_is_seen() -> None:
     assert after.tokens.tolist() == tokenizer.apply_chat_template(
         CHAT, add_generation_prompt=True, return_dict=False
     )
+
+
+def test_next_turns_that_were_made_up_push_none_out(num_searches: list[int]) -> None:
+    tokenizer = make_tokenizer(PLAIN)
+    chats = [[user(f"{LONG} {i}")] for i in range(Latest.MAX_ENTRIES)]
+    for chat in chats:
+        render_chat(tokenizer, chat)
+        assert follow_up(tokenizer, chat, assistant("Sunny.")) is not None
+    num_first = len(num_searches)
+    for chat in chats:
+        render_chat(tokenizer, chat)
+    assert len(num_searches) == num_first
 
 
 def test_only_the_last_few_long_ones_are_kept() -> None:

@@ -42,6 +42,7 @@ def follow_up(
                 tools=tools,
                 template_kwargs=template_kwargs,
                 namespace=namespace,
+                is_made_up=True,
             )
             for content in _MADE_UP
         )

@@ -52,16 +52,18 @@ def render_chat(
     add_generation_prompt: bool = True,
     template_kwargs: Mapping[str, Any] | None = None,
     namespace: str = "",
+    is_made_up: bool = False,
 ) -> Prompt:
     """The tokens `tokenizer.apply_chat_template` gives for `messages`, with their boundaries.
 
     A boundary depends on what lies before it only: a longer conversation that begins with the same
     tokens has the same SYSTEM and MESSAGE boundaries in them. Those of one `namespace` share what
-    was encoded before. Changes no argument. Raises
+    was encoded before. One that `is_made_up` will not be asked for. Changes no argument. Raises
     RenderError where the template refuses, BadInput where `messages` are no conversation.
     """
     template = Template(tokenizer, read_tools(tools), read_template_kwargs(template_kwargs))
-    return _Rendering(template, read_messages(messages), add_generation_prompt, namespace).prompt()
+    rendering = _Rendering(template, read_messages(messages), add_generation_prompt, namespace)
+    return rendering.fresh() if is_made_up else rendering.prompt()
 
 
 class _Rendering:
@@ -92,6 +94,10 @@ class _Rendering:
             if made.boundaries and encodes_plainly(template.tokenizer):
                 latest.put(text, made_from, made)
         return made
+
+    def fresh(self) -> Prompt:
+        """As `prompt`, outside the memory of the last ones."""
+        return self._prompt(*self._located(self._text()))
 
     def _prompt(self, text: str, found: Mapping[int, Found]) -> Prompt:
         tokenizer = self._template.tokenizer
