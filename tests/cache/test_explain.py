@@ -93,6 +93,8 @@ def test_evicted_when_a_longer_match_had_to_go(name: str) -> None:
 
 
 class DeepestFirst:
+    refuses = False
+
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         return sorted(candidates, key=lambda c: -c.position)
 

@@ -127,6 +127,8 @@ def test_capture_that_fails_leaves_a_cache_that_serves_cold(
 
 def test_policy_that_fails_leaves_a_cache_that_serves_cold() -> None:
     class Confused:
+        refuses = False
+
         def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
             raise Broken("which?")
 

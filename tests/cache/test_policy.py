@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,6 @@ from mlx_lm.models.cache import LRUPromptCache
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.policy import (
     POLICIES,
-    SPAN,
     Candidate,
     FirstInFirstOut,
     LeastRecentlyUsed,
@@ -21,6 +22,7 @@ from keepwarm.cache.policy import (
 )
 from keepwarm.errors import BadInput
 
+FACTORS = st.integers(2, 50)
 SPANS = st.lists(st.tuples(st.integers(0, 50_000), st.integers(1, 4096)), min_size=2, max_size=40)
 
 
@@ -35,11 +37,8 @@ def candidate(
     last_used: float = 0.0,
     hits: int = 0,
     chance: float = 1.0,
-    is_leaf: bool = True,
 ) -> Candidate:
-    return Candidate(
-        handle, nbytes, position, fallback, kind, created, last_used, hits, chance, is_leaf
-    )
+    return Candidate(handle, nbytes, position, fallback, kind, created, last_used, hits, chance)
 
 
 CANDIDATES = st.lists(
@@ -52,7 +51,6 @@ CANDIDATES = st.lists(
         last_used=st.floats(0, 100),
         hits=st.integers(0, 50),
         chance=st.floats(0, 10),
-        is_leaf=st.booleans(),
         kind=st.none() | st.sampled_from(StopKind),
     ),
     max_size=20,
@@ -149,30 +147,23 @@ def test_worth_lets_go_first_of_what_is(less: Candidate, more: Candidate) -> Non
     assert handles(Worth(MeasuredCost()).order([more, less], 100.0)) == [0, 1]
 
 
-def test_worth_of_a_long_prompt_does_not_outweigh_twice_the_chance() -> None:
-    """Three times the seconds for each byte, half the chance."""
-    long = candidate(0, position=3000, chance=0.1)
-    assert handles(Worth(MeasuredCost()).order([candidate(1, chance=0.2), long], 100.0)) == [0, 1]
-
-
-def test_worth_of_a_snapshot_within_a_conversation_grows_with_all_that_it_spares() -> None:
-    """Thirty times the seconds, a tenth of the chance."""
-    near = candidate(0, chance=0.1, is_leaf=False)
-    far = candidate(1, position=30_000, chance=0.01, is_leaf=False)
-    leaf = candidate(2, chance=0.5)
-    assert handles(Worth(MeasuredCost()).order([leaf, far, near], 100.0)) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("inner_chance", "order"), [(0.9, [0, 1]), (1.1, [1, 0])])
-@pytest.mark.parametrize("nbytes", [1, 1000, 10**8])
-def test_worth_of_what_spares_a_span_is_the_same_within_and_at_the_end(
-    nbytes: int, inner_chance: float, order: list[int]
+@given(
+    seconds=st.integers(1, 100), nbytes=st.integers(1, 10**9), chance=st.floats(1e-6, 1), by=FACTORS
+)
+def test_worth_is_chance_times_seconds_over_bytes(
+    seconds: int, nbytes: int, chance: float, by: int
 ) -> None:
-    cost = MeasuredCost()
-    cost.observe(0, 1000, 50.0)
-    inner = candidate(0, nbytes=nbytes, position=SPAN, chance=inner_chance, is_leaf=False)
-    leaf = candidate(1, nbytes=nbytes, position=SPAN)
-    assert handles(Worth(cost).order([leaf, inner], 100.0)) == order
+    """As many times the seconds are as good as as many times the chance, or a part of the bytes."""
+    plain = candidate(0, position=1000 * seconds, nbytes=nbytes, chance=chance)
+    for better, worse in (
+        (replace(plain, position=1000 * seconds * by), {"chance": chance / (by + 1)}),
+        (replace(plain, chance=chance * by), {"nbytes": nbytes * (by + 1)}),
+        (replace(plain, position=1000 * seconds * by), {"nbytes": nbytes * (by + 1)}),
+    ):
+        worth = Worth(MeasuredCost())
+        assert worth.order([better, plain], 100.0) == [plain, better]
+        worse_than_plain = replace(better, **worse)
+        assert worth.order([plain, worse_than_plain], 100.0) == [worse_than_plain, plain]
 
 
 @given(candidates=CANDIDATES)

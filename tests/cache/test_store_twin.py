@@ -207,6 +207,9 @@ class StoreMachine(RuleBasedStateMachine):
         elif done.refusal is Refusal.OVER_BUDGET:
             assert self.is_tight
             assert self.checkpoints() == before
+        elif done.refusal is Refusal.WORTH_LESS:  # what is worth still less may have gone
+            assert self.is_tight
+            assert self.checkpoints() <= before
         else:
             # Only a reply, which was not read along the schedule.
             assert (self.exact, done.refusal, kind) == (

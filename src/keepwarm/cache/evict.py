@@ -6,37 +6,35 @@ stay. What is pinned stays, and so does everything before it.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
 from keepwarm.cache.blocks import held, shrink
+from keepwarm.cache.candidates import (
+    Newcomer,
+    Victim,
+    candidate_of,
+    candidates,
+    reclaimable_bytes,
+    stays,
+)
 from keepwarm.cache.ends import LastEnd
+from keepwarm.cache.explain import Reason, Refusal
+from keepwarm.cache.ghosts import Ghosts
 from keepwarm.cache.intervals import Interval, clipped
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.placement import Placement, StopKind
 from keepwarm.cache.policy import Candidate, Policy
-from keepwarm.cache.space import Space, span_bytes, window_bytes
+from keepwarm.cache.space import Space
 from keepwarm.cache.thinning import MAX_STEPS, Thinning
 from keepwarm.cache.tips import tips
 from keepwarm.cache.tree import Block, Node, Span, subtree, users
-from keepwarm.cache.watch import Watch
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.cache.watch import Arrival, Watch
 
-# How many evicted checkpoints are remembered, to tell "evicted" from "never seen".
-_NUM_GHOSTS = 4096
 # Nodes from which on room is made in larger portions.
 _LARGE = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Victim:
-    """What a candidate stands for."""
-
-    space: Space
-    node: Node
-    above: Node | None  # the checkpoint that a prefill would fall back to
-    is_leaf: bool  # all of it goes; otherwise only its checkpoint
 
 
 class Evictor:
@@ -57,9 +55,9 @@ class Evictor:
         self.policy = policy
         self.version = 0  # changes whenever a match found before may no longer hold
         self._counts = counts
-        self._watch = Watch(MAX_STEPS * placement.prefill_step)
+        self._watch = Watch(MAX_STEPS * placement.prefill_step, placement.min_span)
         self._thinning = Thinning(placement)
-        self._ghosts: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self.ghosts = Ghosts(placement)
         self._scratch_bytes = 0  # the most that cutting one block can need for a moment
         # Blocks with rows that nothing refers to, and the rows that are left: the ledger knows,
         # and they are cut when all that goes has gone. Empty between two calls from outside.
@@ -77,23 +75,59 @@ class Evictor:
         """A block whose largest leaf weighs that much may have to be cut one day. Mutates."""
         self._scratch_bytes = max(self._scratch_bytes, leaf_bytes)
 
-    def make_room(self, nbytes: int, leaf_bytes: int, spaces: Sequence[Space], now: float) -> bool:
-        """Evict until `nbytes` fit. When they cannot, nothing is lost.
+    def make_room(
+        self, newcomer: Newcomer, leaf_bytes: int, spaces: Sequence[Space], now: float
+    ) -> Refusal | None:
+        """Evict until it fits, or say why it is not to be stored: over budget, and nothing is lost;
+        or worth less than what would have to go, and what is worth still less has gone.
 
         In a large tree a little more goes at once, since looking through all of it is what costs.
         """
+        nbytes = newcomer.nbytes
         if self.fits(nbytes, leaf_bytes):
-            return True
-        reclaimable = self._last_end.held_bytes + sum(_reclaimable_bytes(space) for space in spaces)
+            return None
+        reclaimable = self._last_end.held_bytes + sum(reclaimable_bytes(space) for space in spaces)
         scratch = max(self._scratch_bytes, leaf_bytes)
         spare = self.ledger.free_bytes + reclaimable - scratch - nbytes
         if spare < 0:
-            return False
+            return Refusal.OVER_BUDGET
         num_nodes = sum(1 for space in spaces for _ in space.tree.nodes())
         slack = min(spare, self.ledger.budget_bytes // 64) if num_nodes > _LARGE else 0
-        self._evict_until(lambda: self.fits(nbytes + slack, leaf_bytes), spaces, now)
+        rival = self._rival(newcomer, now) if self.policy.refuses else None
+        self._evict_until(lambda: self.fits(nbytes + slack, leaf_bytes), spaces, now, rival)
         self._cut_loose()
-        return self.fits(nbytes, leaf_bytes)
+        if self.fits(nbytes, leaf_bytes):
+            return None
+        if rival is None:
+            return Refusal.OVER_BUDGET
+        if newcomer.is_end(self.placement):
+            self._watch.refused(self._arrival(newcomer), newcomer.above, now)
+            digest = newcomer.prompt.digest(newcomer.position)
+            self.ghosts.add(newcomer.space.name, digest, Reason.REFUSED)
+        return Refusal.WORTH_LESS
+
+    def _rival(self, newcomer: Newcomer, now: float) -> Candidate:
+        """What is to be stored, as one of those that could go."""
+        arrival, above = self._arrival(newcomer), newcomer.above
+        chance = self._watch.chance_of_new(arrival, above)
+        is_tip = above is not None and self._watch.is_tip(newcomer.space.name, above)
+        return candidate_of(newcomer, chance, is_tip, now)
+
+    def _arrival(self, newcomer: Newcomer) -> Arrival:
+        space, prompt = newcomer.space.name, newcomer.prompt
+        digest, is_reply = prompt.digest(newcomer.position), newcomer.kind is StopKind.REPLY
+        length = max(newcomer.position, self.placement.tail(prompt))
+        arrival = Arrival(space, digest, length, newcomer.is_shared, newcomer.is_leaf)
+        if not self._watch.misses_any or not self.policy.refuses:
+            return arrival
+        # A reply does not come back to the end of its own prompt.
+        own = self.placement.tail(prompt) if is_reply else None
+        places = [place for place in self.placement.places(prompt) if place != own]
+        return replace(
+            arrival,
+            passes=[prompt.digest(place) for place in places],
+            answers=prompt.digest(own) if own is not None else None,
+        )
 
     def evict_to(self, held_bytes: int, spaces: Sequence[Space], now: float) -> None:
         """Evict until at most that much is held, or until all that is left is pinned."""
@@ -113,13 +147,20 @@ class Evictor:
         self._cut_loose()
 
     def _evict_until(
-        self, is_enough: Callable[[], bool], spaces: Sequence[Space], now: float
+        self,
+        is_enough: Callable[[], bool],
+        spaces: Sequence[Space],
+        now: float,
+        rival: Candidate | None = None,
     ) -> None:
-        """Evict until it is enough, or until nothing is left to evict."""
+        """Evict until it is enough, or until nothing is left to evict that goes before `rival`."""
         if not is_enough():
             self._last_end.let_go()  # of use only if the very same is asked again
         while not is_enough():
-            ranked = self.policy.order(self._all_candidates(spaces, now), now)
+            rivals = [rival] if rival is not None else []
+            ranked = self.policy.order([*self._all_candidates(spaces, now), *rivals], now)
+            if rival is not None:
+                ranked = list(takewhile(lambda candidate: candidate is not rival, ranked))
             if not ranked:
                 return
             self._evict(ranked, is_enough, now)
@@ -148,32 +189,15 @@ class Evictor:
 
     def _all_candidates(self, spaces: Sequence[Space], now: float) -> list[Candidate]:
         self._watch.before_ranking(now)
-        return [candidate for space in spaces for candidate in self._candidates(space, now)]
-
-    def _candidates(self, space: Space, now: float) -> Iterator[Candidate]:
-        stack: list[tuple[Node, Node | None]] = [
-            (node, None) for node in space.tree.root.children.values()
-        ]
-        while stack:
-            node, above = stack.pop()
-            if not node.pins:
-                if not node.children:
-                    chance = self._watch.chance(space.name, node, now)
-                    yield _leaf_candidate(space, node, above, chance)
-                elif node.checkpoint is not None and space.layout.has_costly_checkpoints:
-                    chance = self._watch.chance(space.name, node, now)
-                    yield _checkpoint_candidate(space, node, above, chance)
-            below = node if node.checkpoint is not None else above
-            stack.extend((child, below) for child in node.children.values())
+        return [one for space in spaces for one in candidates(space, self._watch, now)]
 
     # Thinning
 
-    def thin(self, space: Space, tip: Node) -> None:
-        """There is a new checkpoint at `tip`: drop those that are too many now."""
-        self._watch.inserted(space.name, tip)
-        if not space.layout.has_costly_checkpoints:
-            return
-        self._drop_thinned(self._thinning.superfluous(space, tip))
+    def thin(self, newcomer: Newcomer, tip: Node) -> None:
+        """It was stored at `tip`: drop the checkpoints that are too many now."""
+        self._watch.inserted(self._arrival(newcomer), tip)
+        if newcomer.space.layout.has_costly_checkpoints:
+            self._drop_thinned(self._thinning.superfluous(newcomer.space, tip))
 
     def thin_at(self, space: Space, keys: bytes, position: int, *, stays: bool) -> None:
         """The checkpoint at `position` may go, or the one before if it `stays`, where snapshots are
@@ -190,28 +214,6 @@ class Evictor:
             self._watch.thinned(home.name, node)
             self._drop_checkpoint(home, node)
         self._cut_loose()
-
-    # Ghosts
-
-    def _remember(self, space: Space, node: Node) -> None:
-        if node.checkpoint is not None:
-            self._ghosts[(space.name, node.checkpoint.digest)] = None
-            if len(self._ghosts) > _NUM_GHOSTS:
-                self._ghosts.popitem(last=False)
-
-    def recall(self, namespace: str, digest: bytes) -> None:
-        """That state is back. Mutates."""
-        self._ghosts.pop((namespace, digest), None)
-
-    def remembers(self, prompt: Prompt, namespace: str, deeper_than: int) -> bool:
-        """Whether a checkpoint of this prompt beyond that position was evicted."""
-        if not self._ghosts:
-            return False
-        return any(
-            (namespace, prompt.digest(place)) in self._ghosts
-            for place in self.placement.places(prompt)
-            if deeper_than < place < len(prompt)
-        )
 
     # Dropping
 
@@ -250,7 +252,7 @@ class Evictor:
                 space.tree.split(step, after)
             digest = step.checkpoint.digest if step.checkpoint is not None else b""
             self._drop_leaf(space, step)
-            self.recall(space.name, digest)
+            self.ghosts.forget(space.name, digest)
         self._cut_loose()
 
     def _drop_leaf(self, space: Space, node: Node) -> None:
@@ -258,13 +260,17 @@ class Evictor:
         while True:
             self._remember(space, node)
             parent = self._take_off(space, node)
-            if parent.is_root or parent.pins or parent.checkpoint is not None:
-                return
-            if parent.children or (space.can_cut and any(parent.spans)):
+            # Asked after each: with a leaf, windows of its parent may have gone.
+            if parent.children or stays(space, parent):
                 break
             node = parent
-        if len(parent.children) == 1:
+        is_place = parent.is_root or parent.pins or parent.checkpoint is not None
+        if not is_place and len(parent.children) == 1:
             self._join(space, next(iter(parent.children.values())))
+
+    def _remember(self, space: Space, node: Node) -> None:
+        if node.checkpoint is not None:
+            self.ghosts.add(space.name, node.checkpoint.digest, Reason.EVICTED)
 
     def _take_off(self, space: Space, leaf: Node) -> Node:
         """Take one leaf off the tree with all it holds; returns its parent."""
@@ -350,51 +356,3 @@ class Evictor:
         for block, (lo, hi) in self._loose.items():
             shrink(block, lo, hi)
         self._loose.clear()
-
-
-def _leaf_candidate(space: Space, node: Node, above: Node | None, chance: float) -> Candidate:
-    candidate = _checkpoint_candidate(space, node, above, chance)
-    nbytes = span_bytes(node) + (node.checkpoint.nbytes if node.checkpoint else 0)
-    candidate = replace(
-        candidate,
-        handle=Victim(space, node, above, is_leaf=True),
-        nbytes=nbytes,
-        last_used=max(node.last_used, candidate.last_used),
-        is_leaf=True,
-    )
-    if space.can_cut and any(node.spans):
-        return replace(candidate, position=node.end, fallback=node.start)
-    return candidate
-
-
-def _checkpoint_candidate(space: Space, node: Node, above: Node | None, chance: float) -> Candidate:
-    fallback = above.end if above is not None else 0
-    checkpoint = node.checkpoint
-    return Candidate(
-        handle=Victim(space, node, above, is_leaf=False),
-        nbytes=checkpoint.nbytes + window_bytes(space, node) if checkpoint else 0,
-        # Rows without a checkpoint that leads to them save nothing.
-        position=node.end if checkpoint else fallback,
-        fallback=fallback,
-        kind=StopKind(checkpoint.kind) if checkpoint else None,
-        created=checkpoint.created if checkpoint else node.last_used,
-        # Not the node's: a hit further down took its rows, but not its snapshots.
-        last_used=checkpoint.last_used if checkpoint else node.last_used,
-        hits=checkpoint.hits if checkpoint else node.hits,
-        chance=chance,
-        is_leaf=False,
-    )
-
-
-def _reclaimable_bytes(space: Space) -> int:
-    """What could be freed at most: all that is neither pinned nor before something pinned."""
-    total = 0
-    staying: set[int] = set()
-    for node in reversed(list(space.tree.nodes())):  # children before their parents
-        if node.pins or id(node) in staying:
-            staying.add(id(node.parent))
-        else:
-            total += span_bytes(node)
-        if node.checkpoint is not None and not node.pins:
-            total += node.checkpoint.nbytes
-    return total

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from keepwarm.cache.blocks import Capture, held
+from keepwarm.cache.candidates import Newcomer
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted
 from keepwarm.cache.intervals import Interval, clipped, length, subtracted
@@ -53,7 +54,7 @@ class Insertion:
     def run(
         self, kind: StopKind, now: float, spaces: Sequence[Space]
     ) -> tuple[Node | None, Inserted]:
-        """The node at the position, or None when there is no room for it.
+        """The node at the position, or None when it is refused.
 
         Raises CacheFault when the live caches do not hold what is missing.
         """
@@ -63,10 +64,13 @@ class Insertion:
         base.holds.append(0)
         try:
             missing = self._missing(base)
+            newcomer = self._newcomer(missing, kind)
             while not self._evictor.fits(missing.nbytes, missing.leaf_bytes):
-                if not self._evictor.make_room(missing.nbytes, missing.leaf_bytes, spaces, now):
-                    return None, Inserted(self._position, nbytes=missing.nbytes)
+                refusal = self._evictor.make_room(newcomer, missing.leaf_bytes, spaces, now)
+                if refusal is not None:
+                    return None, Inserted(self._position, nbytes=missing.nbytes, refusal=refusal)
                 missing = self._missing(base)  # windows on the path may have gone to make room
+                newcomer = self._newcomer(missing, kind)
             joined = self._joined(missing)
             self._evictor.expect(max(missing.leaf_bytes, self._leaf_bytes(missing, joined)))
             blocks = [
@@ -78,8 +82,13 @@ class Insertion:
             base.holds.remove(0)
         node = self._link(missing, blocks, joined, checkpoint, kind, now)
         num_rows = self._position - base.end
-        self._evictor.thin(self._space, node)
+        self._evictor.thin(newcomer, node)
         return node, Inserted(self._position, num_rows, missing.nbytes, wait_s)
+
+    def _newcomer(self, missing: Missing, kind: StopKind) -> Newcomer:
+        return Newcomer(
+            self._space, missing.base, self._prompt, self._position, kind, missing.nbytes
+        )
 
     def _base(self) -> Node:
         """The deepest node that lies on the path; splits an edge where the path leaves it."""
@@ -209,7 +218,7 @@ class Insertion:
         if checkpoint is not None:
             node.checkpoint = checkpoint
             ledger.add(snapshot_bytes=checkpoint.nbytes)
-            self._evictor.recall(self._space.name, checkpoint.digest)
+            self._evictor.ghosts.forget(self._space.name, checkpoint.digest)
         elif node.checkpoint is not None and kind in LASTING:
             node.checkpoint.kind = kind
         node.last_used = now

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from keepwarm.cache.placement import StopKind
 from keepwarm.errors import BadInput
@@ -24,7 +23,6 @@ class Candidate:
     last_used: float
     hits: int
     chance: float = 0.0  # uses to be expected for a second of holding it, as measured
-    is_leaf: bool = True  # its rows go with it; otherwise its snapshots only
 
 
 class CostModel(Protocol):
@@ -88,49 +86,36 @@ def _features(start: int, end: int) -> tuple[float, float]:
 class Policy(Protocol):
     """Ranks what could be dropped."""
 
+    @property
+    def refuses(self) -> bool:
+        """Whether what is to be stored is ranked with what is held, and not stored when its turn
+        comes before there is room for it. Otherwise it is always stored."""
+
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         """The candidates, the least worth keeping first."""
 
 
-# A snapshot within a conversation that spares as many tokens is worth as much as one at its end.
-SPAN = 1024
-
-
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Chance of use x (seconds of prefill saved / bytes), both measured; of leaves by the root.
-
-    By the root because one use is one use: by the plain ratio a few very long prompts that may
-    never come back outweigh all that is in use, and it loses more than it gains. A snapshot within
-    a conversation weighs the same however much it spares, and each that goes leaves more to the
-    next one: by the root the last one of a very long conversation went as easily as the first.
-    """
+    """Chance of use x seconds of prefill saved / bytes, all of them measured."""
 
     cost: CostModel
-    span: int = SPAN  # positions
+    refuses: bool = True
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
-        usual = self._usual(candidates)
-        return sorted(candidates, key=lambda c: (self._worth(c, usual), c.last_used))
+        return sorted(candidates, key=lambda c: (self._worth(c), c.last_used))
 
-    def _worth(self, candidate: Candidate, usual: float) -> float:
-        """What holding it gives."""
+    def _worth(self, candidate: Candidate) -> float:
+        """What holding a byte of it for a second gives."""
         saved_s = self.cost.prefill_s(candidate.fallback, candidate.position)
-        ratio = saved_s / max(1, candidate.nbytes)
-        return candidate.chance * (math.sqrt(usual * ratio) if candidate.is_leaf else ratio)
-
-    def _usual(self, candidates: Sequence[Candidate]) -> float:
-        """Seconds a byte of a snapshot that spares `span` positions; of nothing but leaves one
-        is as good as another."""
-        weights = [c.nbytes for c in candidates if not c.is_leaf]
-        if not sum(weights):
-            return 1.0
-        return self.cost.prefill_s(0, self.span) * len(weights) / sum(weights)
+        return candidate.chance * saved_s / max(1, candidate.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LeastRecentlyUsed:
     """For comparison: the one that was not used for the longest time goes first."""
+
+    refuses: ClassVar[bool] = False
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         return sorted(candidates, key=lambda c: (c.last_used, -c.position))
@@ -139,6 +124,8 @@ class LeastRecentlyUsed:
 @dataclass(frozen=True, slots=True)
 class FirstInFirstOut:
     """For comparison: the oldest goes first, however often it was used."""
+
+    refuses: ClassVar[bool] = False
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         return sorted(candidates, key=lambda c: (c.created, -c.position))
@@ -151,6 +138,7 @@ class TypePriority:
     the oldest goes first."""
 
     within: Policy = FirstInFirstOut()
+    refuses: ClassVar[bool] = False
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         queues: list[list[Candidate]] = [[], [], []]

@@ -1,7 +1,8 @@
 """How soon what is held is used again, measured on the cache's own requests. Pure, no mlx.
 
 A place waits until it is used. Uses and seconds of waiting are counted by the role of the place,
-by how often it was used before, and by how long it had waited by then (ages that double):
+by how often it was used before, by the length of the conversation, and by how long it had waited by
+then (ages that double):
 
     age        1   2   4   8   16   32 ...        of a tip that was extended twice
     uses       0   0   1   9   30   12
@@ -12,10 +13,15 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 _NUM_AGES = 24  # the last one begins after 48 days
 _LEVELS = (0, 1, 2, 4)  # uses before, from which on a place counts as another
+NUM_SIZES = 8  # of conversations
 
 # What is believed before it was measured, by what recorded sessions of people and of agents have in
 # common. All of it is relative: how often anything is used at all is measured at once.
@@ -42,41 +48,46 @@ def _edge(age: int) -> float:
     return 0.0 if age == 0 else 2.0 ** (age - 1)
 
 
-_EDGES = [_edge(age) for age in range(_NUM_AGES + 1)]
-_MIDDLES = [math.sqrt(max(lo, 0.5) * hi) for lo, hi in pairwise(_EDGES)]
+_EDGES = np.array([_edge(age) for age in range(_NUM_AGES + 1)])
+_MIDDLES = np.sqrt(np.maximum(_EDGES[:-1], 0.5) * _EDGES[1:])
+
+# What is believed is corrected by what was measured of all places that have these in common:
+_ROLE, _LEVEL, _SIZE, _AGE = range(4)  # the axes of all counts
+_IN_COMMON = [
+    (_ROLE,),
+    (_ROLE, _AGE),
+    (_ROLE, _LEVEL),
+    (_ROLE, _LEVEL, _AGE),
+    (_ROLE, _LEVEL, _SIZE),
+]
 
 
 class Returns:
     """Counts of uses and of waiting, and the chance that follows from them."""
 
     def __init__(self) -> None:
-        num_classes = len(Role) * len(_LEVELS)
-        self._uses = [[0.0] * _NUM_AGES for _ in range(num_classes)]
-        self._waited_s = [[0.0] * _NUM_AGES for _ in range(num_classes)]
-        self._log_chance: list[list[float]] = []  # at the middle of each age
+        shape = len(Role), len(_LEVELS), NUM_SIZES, _NUM_AGES
+        self._uses = np.zeros(shape)
+        self._waited_s = np.zeros(shape)
+        self._log_chance: list[list[list[list[float]]]] = []  # at the middle of each age
         self.settle()
 
-    def used(self, role: Role, num_uses: int, age_s: float) -> None:
+    def used(self, role: Role, num_uses: int, age_s: float, size: int = 0) -> None:
         """A place that was used that often before was used again. Mutates."""
-        self._uses[_class_of(role, num_uses)][_age_of(age_s)] += 1
+        self._uses[role, _level_of(num_uses), size, _age_of(age_s)] += 1
 
-    def waited(self, role: Role, num_uses: int, from_s: float, to_s: float) -> None:
+    def waited(self, role: Role, num_uses: int, from_s: float, to_s: float, size: int = 0) -> None:
         """A place waited from one age to another and was not used. Mutates."""
-        if to_s <= from_s:
-            return
-        counts = self._waited_s[_class_of(role, num_uses)]
-        for age in range(_age_of(from_s), _NUM_AGES):
-            lo, hi = max(from_s, _EDGES[age]), min(to_s, _EDGES[age + 1])
-            if hi > lo:
-                counts[age] += hi - lo
-            if to_s <= _EDGES[age + 1]:
-                return
+        ages = slice(_age_of(from_s), _age_of(to_s) + 1)
+        upto = np.minimum(to_s, _EDGES[1:][ages])
+        waited_s = upto - np.maximum(from_s, _EDGES[:-1][ages])
+        self._waited_s[role, _level_of(num_uses), size, ages] += np.maximum(waited_s, 0.0)
 
-    def chance(self, role: Role, num_uses: int, age_s: float) -> float:
+    def chance(self, role: Role, num_uses: int, age_s: float, size: int = 0) -> float:
         """Uses to be expected for a second of holding it, if it is held as long as that pays
         best. As of when it was last settled."""
-        logs = self._log_chance[_class_of(role, num_uses)]
-        if age_s <= _MIDDLES[0]:
+        logs = self._log_chance[role][_level_of(num_uses)][size]
+        if age_s <= _FIRST_S:
             return math.exp(logs[0])
         at = math.log2(age_s) + 1.5  # the middle of age a (from 1 on) is 2 ** (a - 1 / 2)
         age = min(int(at - 1.0), _NUM_AGES - 2)
@@ -85,55 +96,27 @@ class Returns:
 
     def settle(self) -> None:
         """Take what was counted into account. Mutates."""
-        num_uses = sum(map(sum, self._uses[: len(_LEVELS)]))  # of tips, which come first
-        per_s = (num_uses + _BELIEF) / (self._expected(Role.TIP) + _BELIEF * _LASTS_S)
-        self._log_chance = [
-            [math.log(value) for value in _best_rates(rates)]
-            for role in Role
-            for rates in self._rates(role, per_s)
-        ]
+        expected = (_BELIEVED * self._waited_s)[Role.TIP].sum()  # at one use a second
+        per_s = (self._uses[Role.TIP].sum() + _BELIEF) / (expected + _BELIEF * _LASTS_S)
+        self._log_chance = np.log(_best_rates(self._rates(per_s))).tolist()
 
-    def _expected(self, role: Role) -> float:
-        """The uses of a role if all were as it is believed, at one use a second."""
-        return sum(
-            rate * waited_s
-            for k in _classes(role)
-            for rate, waited_s in zip(_BELIEVED[k], self._waited_s[k], strict=True)
-        )
-
-    def _rates(self, role: Role, per_s: float) -> list[list[float]]:
-        """Uses a second of each class of a role, at each age.
-
-        What is believed is corrected by what was measured: of the role, of its ages, of how often
-        a place was used before, and of both together. So little is said by few uses, and what was
-        measured of one class is believed of the next one until that has its own.
+    def _rates(self, per_s: float) -> Floats:
+        """Uses a second of each class, at each age: what is believed, and what was measured of the
+        role, of its ages, of how often a place was used before, and so on. So little is said by few
+        uses, and what was measured of one class is believed of the next one until that has its own.
         """
-        classes = _classes(role)
-        uses = [self._uses[k] for k in classes]
-        waited_s = [self._waited_s[k] for k in classes]
-        per_s *= _correction(sum(map(sum, uses)), per_s * self._expected(role))
-        rates = [[per_s * rate for rate in _BELIEVED[k]] for k in classes]
-        for age in range(_NUM_AGES):
-            expected = sum(of[age] * by[age] for of, by in zip(waited_s, rates, strict=True))
-            by_age = _correction(sum(of[age] for of in uses), expected)
-            for of in rates:
-                of[age] *= by_age
-        for of, used, waited in zip(rates, uses, waited_s, strict=True):
-            expected = sum(rate * wait_s for rate, wait_s in zip(of, waited, strict=True))
-            by_level = _correction(sum(used), expected)
-            for age in range(_NUM_AGES):
-                of[age] *= by_level
-                of[age] *= _correction(used[age], of[age] * waited[age])
+        rates = np.broadcast_to(per_s * _BELIEVED, self._uses.shape).copy()
+        for axes in _IN_COMMON:
+            others = tuple(axis for axis in range(4) if axis not in axes)
+            num_uses = self._uses.sum(axis=others, keepdims=True)
+            expected = (rates * self._waited_s).sum(axis=others, keepdims=True)
+            # Of a few as if that many more were as expected.
+            rates *= (num_uses + _BELIEF) / (expected + _BELIEF)
         return rates
 
 
-def _classes(role: Role) -> range:
-    return range(role * len(_LEVELS), (role + 1) * len(_LEVELS))
-
-
-def _class_of(role: Role, num_uses: int) -> int:
-    level = sum(num_uses >= least for least in _LEVELS) - 1
-    return role * len(_LEVELS) + level
+def _level_of(num_uses: int) -> int:
+    return sum(num_uses >= least for least in _LEVELS) - 1
 
 
 def _age_of(age_s: float) -> int:
@@ -142,7 +125,7 @@ def _age_of(age_s: float) -> int:
     return min(1 + int(math.log2(age_s)), _NUM_AGES - 1)
 
 
-def _believed(role: Role, least_uses: int) -> list[float]:
+def _believed(role: Role, least_uses: int) -> Floats:
     """Uses beside those of a tip that was not used yet, at each age.
 
     What went on once will go on as often again, by the rule of succession. Of two the one used
@@ -151,35 +134,31 @@ def _believed(role: Role, least_uses: int) -> list[float]:
     """
     falls = 1 if role is Role.SHARED else 2
     most = _OF_ROLE[role] * (1 + least_uses)
-    return [most / age_s**0.25 / (1 + age_s / _LASTS_S) ** falls for age_s in _MIDDLES]
+    rates: Floats = most / _MIDDLES**0.25 / (1 + _MIDDLES / _LASTS_S) ** falls
+    return rates
 
 
-_BELIEVED = [_believed(role, least_uses) for role in Role for least_uses in _LEVELS]
+_FIRST_S = float(_MIDDLES[0])
+# The length of a conversation says nothing before it was measured.
+_BELIEVED = np.array([[[_believed(role, least)] for least in _LEVELS] for role in Role])
 
 
-def _correction(num_uses: float, expected: float) -> float:
-    """By how much there are more uses than expected, of a few as if that many more were as
-    expected."""
-    return (num_uses + _BELIEF) / (expected + _BELIEF)
-
-
-def _best_rates(rates: list[float]) -> list[float]:
-    """For each age the most uses a second that holding on from there can give: over all ages at
-    which one could give up, chance of a use until then / seconds held until then.
+def _best_rates(rates: Floats) -> Floats:
+    """For each age (the last axis) the most uses a second that holding on from there can give: over
+    all ages at which one could give up, chance of a use until then / seconds held until then.
 
     Where the rate falls, that is the rate itself. Where it rises first, as while a reply is being
     read, a place is worth what will come.
     """
-    best: list[float] = []
-    for start in range(_NUM_AGES):
-        used, held_s, most = 0.0, 0.0, rates[-1]
-        for age in range(start, _NUM_AGES - 1):
-            # By expm1: a rate may be so low that one less it is one.
-            part = -math.expm1(-rates[age] * (_EDGES[age + 1] - _EDGES[age]))
-            held_s += (1 - used) * part / rates[age]
-            used += (1 - used) * part
-            if not held_s:  # used for certain before this age
-                break
-            most = max(most, used / held_s)
-        best.append(most)
+    # By expm1: a rate may be so low that one less it is one.
+    parts = -np.expm1(-rates * np.diff(_EDGES))
+    mean_s = parts / rates
+    best = np.broadcast_to(rates[..., -1:], rates.shape).copy()
+    used, held_s = np.zeros_like(rates), np.zeros_like(rates)  # from each age on, until the next
+    for age in range(_NUM_AGES - 1):
+        of = np.s_[..., : age + 1]
+        held_s[of] += (1 - used[of]) * mean_s[..., age, None]
+        used[of] += (1 - used[of]) * parts[..., age, None]
+        # Nothing is held for no time unless it was used for certain before this age.
+        best[of] = np.maximum(best[of], used[of] / np.maximum(held_s[of], 1e-300))
     return best

@@ -146,8 +146,8 @@ class PrefixCache:
     def _reason(
         self, prompt: Prompt, namespace: str, keys: bytes, cached: int, parted: int, branch: bool
     ) -> Reason:
-        if self._evictor.remembers(prompt, namespace, cached):
-            return Reason.EVICTED
+        if gone := self._evictor.ghosts.reason(prompt, namespace, cached):
+            return gone
         if not cached:
             # What all prompts of a template begin with is nothing that anyone would miss.
             first_end = prompt.ends[0].position if prompt.ends else 1
@@ -158,8 +158,8 @@ class PrefixCache:
         return Reason.BRANCHED if branch else Reason.EXTENDED
 
     def _reason_cold(self, prompt: Prompt, namespace: str, keys: bytes) -> Reason:
-        if self._evictor.remembers(prompt, namespace, 0):
-            return Reason.EVICTED
+        if gone := self._evictor.ghosts.reason(prompt, namespace, 0):
+            return gone
         others = [] if self.keeps_secrets else list(self._spaces.values())
         for other in others:
             if other.name != namespace and other.tree.walk(keys).matched:
@@ -279,7 +279,8 @@ class PrefixCache:
         finally:
             self._spaces = {n: s for n, s in self._spaces.items() if s.tree.root.children}
         if node is None:
-            return self._refuse(position, Refusal.OVER_BUDGET, f"{done.nbytes} bytes do not fit")
+            assert done.refusal is not None
+            return self._refuse(position, done.refusal, f"{done.nbytes} bytes do not fit")
         if pin is not None:
             pin.hold(node, position)
         space.signature = capture.signature

@@ -4,10 +4,11 @@ they wait, when they are used. Owned by the thread that owns the trees; holds no
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keepwarm.cache.placement import LASTING, StopKind
-from keepwarm.cache.returns import Returns, Role
+from keepwarm.cache.returns import NUM_SIZES, Returns, Role
 from keepwarm.cache.tree import Node
 
 # How many are watched on after they went. Of tips nobody would know otherwise what comes back later
@@ -31,6 +32,7 @@ class Place:
     role: Role
     since: float  # its age counts from here
     turns: int  # how often the conversation went on before it got here
+    size: int  # of the conversation: how often it doubled since it was a short one
     num_uses: int = 0  # in this role, unless it is a tip
     counted_s: float = 0.0  # of its age, what was counted as waiting
     is_counted: bool = True  # not where the tip that was evicted is watched instead
@@ -39,13 +41,33 @@ class Place:
     def level(self) -> int:
         return self.turns if self.role is Role.TIP else self.num_uses
 
+    @property
+    def known_size(self) -> int:
+        """Of tips only: what lies within a conversation is all too seldom used."""
+        return self.size if self.role is Role.TIP else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A checkpoint of a prompt, stored or to be stored."""
+
+    space: str
+    digest: bytes
+    length: int  # tokens of the prompt, as far as the next turn may share them
+    is_shared: bool = False  # other conversations start from there
+    is_leaf: bool = True  # nothing is held behind it
+    passes: Sequence[bytes] = ()  # the ends of messages and the like on the prompt's way
+    answers: bytes | None = None  # the end of the prompt that this is the reply to
+
 
 class Watch:
     """All places that are held, and of those that went the last ones."""
 
-    def __init__(self, spacing: int) -> None:
-        """`spacing`: no gap between checkpoints is made wider than that but for want of room."""
+    def __init__(self, spacing: int, short_len: int) -> None:
+        """`spacing`: no gap between checkpoints is made wider than that but for want of room.
+        `short_len`: conversations of less than twice as many tokens are short ones."""
         self._spacing = spacing
+        self._short_len = short_len
         self._returns = Returns()
         self._places: dict[Key, Place] = {}
         self._gone: OrderedDict[Key, Place] = OrderedDict()  # tips that were evicted
@@ -58,14 +80,42 @@ class Watch:
         """Uses to be expected for a second of holding this node's checkpoint."""
         place = self._places.get(_key(space, node))
         if place is None:  # rows that no checkpoint ends
-            return self._returns.chance(Role.TIP, 0, max(0.0, now - node.last_used))
+            age_s = max(0.0, now - node.last_used)
+            return self._returns.chance(Role.TIP, 0, age_s, self._size(node.end))
         age_s = max(0.0, now - max(place.since, _last_seen(place, node)))
-        chance = self._returns.chance(place.role, place.level, age_s)
+        chance = self._returns.chance(place.role, place.level, age_s, place.known_size)
         if place.role in (Role.PREVIOUS, Role.INNER):
             chance *= self._num_covered(node)
-            tip_chance = self._returns.chance(Role.TIP, place.turns, age_s)
+            tip_chance = self._returns.chance(Role.TIP, place.turns, age_s, place.size)
             chance += self._missed_share / _NUM_BEFORE * tip_chance
         return chance
+
+    def chance_of_new(self, arrival: Arrival, above: Node | None) -> float:
+        """As `chance`, of what is to be stored behind the checkpoint at `above`."""
+        if arrival.is_shared:
+            return self._returns.chance(Role.SHARED, 0, 0.0)
+        if not arrival.is_leaf:
+            return self._returns.chance(Role.INNER, 0, 0.0)
+        tip, turns = self._tip(arrival.space, above), 0
+        if tip is not None and above is not None:
+            turns = tip.turns + (_last_seen(tip, above) > tip.since)
+        passed = [self._gone.get((arrival.space, digest)) for digest in arrival.passes]
+        turns = max([turns, *(gone.turns + 1 for gone in passed if gone is not None)])
+        return self._returns.chance(Role.TIP, turns, 0.0, self._size(arrival.length))
+
+    def is_tip(self, space: str, node: Node) -> bool:
+        """Whether a conversation ends at this checkpoint, and others do not start from it."""
+        is_lasting = node.checkpoint is not None and StopKind(node.checkpoint.kind) in LASTING
+        return self._tip(space, node) is not None and not is_lasting
+
+    def _tip(self, space: str, node: Node | None) -> Place | None:
+        place = self._places.get(_key(space, node)) if node is not None else None
+        return place if place is not None and place.role is Role.TIP else None
+
+    @property
+    def misses_any(self) -> bool:
+        """Whether any are watched that went."""
+        return bool(self._gone)
 
     def _num_covered(self, node: Node) -> float:
         """For how many checkpoints this one stands. Who parts from the conversation between it
@@ -76,6 +126,10 @@ class Watch:
             if below.checkpoint is not None:
                 break
         return max(1.0, (below.end - node.end) / self._spacing)
+
+    def _size(self, num_tokens: int) -> int:
+        doublings = max(1, num_tokens // self._short_len).bit_length() - 1
+        return min(doublings, NUM_SIZES - 1)
 
     @property
     def _missed_share(self) -> float:
@@ -93,26 +147,23 @@ class Watch:
 
     # What happens to a tree
 
-    def inserted(self, space: str, node: Node) -> None:
+    def inserted(self, arrival: Arrival, node: Node) -> None:
         """There is a checkpoint at `node`, now. Mutates."""
-        now, key = node.last_used, _key(space, node)
+        space, now, key = arrival.space, node.last_used, (arrival.space, arrival.digest)
         for step in node.path()[:-1]:
             self._look(space, step)
         above = nearest(node)
         before = self._places.get(_key(space, above)) if above is not None else None
         turns = before.turns if before is not None and before.role is Role.TIP else 0
         self._thinned.pop(key, None)
-        gone = self._gone.pop(key, None)
-        if gone is not None:
-            self._use(gone, now)
-            self._num_missed += 1
-            turns = max(turns, gone.turns)
+        turns = max(turns, self._came_back(arrival, now))
         if key in self._places:
             return
+        size = self._size(arrival.length)
         if node.children:
-            self._places[key] = Place(_inner_role(node, Role.INNER), now, turns)
+            self._places[key] = Place(_inner_role(node, Role.INNER), now, turns, size)
             return
-        self._places[key] = Place(Role.TIP, now, turns)
+        self._places[key] = Place(Role.TIP, now, turns, size)
         if above is None or before is None:
             return
         if before.role is Role.TIP:
@@ -122,6 +173,32 @@ class Watch:
                 self._demote(space, further, now)
         else:
             self._promote(space, above, now)
+
+    def refused(self, arrival: Arrival, above: Node | None, now: float) -> None:
+        """A conversation was read to its end, and that was not stored: as if it had been, and had
+        gone at once. The nearest checkpoint that is held is `above`. Mutates."""
+        for step in above.path() if above is not None else []:
+            self._look(arrival.space, step)
+        tip = self._tip(arrival.space, above)
+        turns = max(tip.turns if tip is not None else 0, self._came_back(arrival, now))
+        gone = Place(Role.TIP, now, turns, self._size(arrival.length))
+        self._let_go(self._gone, (arrival.space, arrival.digest), gone)
+        if tip is not None:
+            self._stand_in(tip, gone, now)
+
+    def _came_back(self, arrival: Arrival, now: float) -> int:
+        """Count the ends of the conversation that had gone; returns how often it went on. Mutates."""
+        turns = 0
+        if arrival.answers is not None:
+            gone = self._gone.pop((arrival.space, arrival.answers), None)
+            turns = gone.turns if gone is not None else 0
+        for digest in dict.fromkeys([*arrival.passes, arrival.digest]):
+            gone = self._gone.pop((arrival.space, digest), None)
+            if gone is not None:
+                self._use(gone, now)
+                self._num_missed += 1
+                turns = max(turns, gone.turns)
+        return turns
 
     def evicted(self, space: str, node: Node, now: float) -> None:
         """The checkpoint of `node` is about to go for want of room. Mutates."""
@@ -163,13 +240,17 @@ class Watch:
         place = self._places.get(_key(space, node))
         if place is None:
             return
-        if place.is_counted:
-            self._wait(place, now)
-        place.role, place.turns, place.since = Role.TIP, tip.turns, tip.since
-        place.counted_s, place.is_counted = 0.0, False
+        self._stand_in(place, tip, now)
         further = nearest(node)
         if further is not None:
             self._promote(space, further, now)
+
+    def _stand_in(self, place: Place, tip: Place, now: float) -> None:
+        """A place is the tip now in place of one that goes, which is watched instead."""
+        if place.is_counted:
+            self._wait(place, now)
+        place.role, place.turns, place.size, place.since = Role.TIP, tip.turns, tip.size, tip.since
+        place.counted_s, place.is_counted = 0.0, False
 
     def _promote(self, space: str, node: Node, now: float) -> None:
         place = self._places.get(_key(space, node))
@@ -210,7 +291,8 @@ class Watch:
     def _use(self, place: Place, now: float) -> None:
         self._wait(place, now)
         if place.is_counted:
-            self._returns.used(place.role, place.level, now - place.since)
+            age_s = now - place.since
+            self._returns.used(place.role, place.level, age_s, place.known_size)
             if place.role is Role.TIP:
                 self._num_returns = _FORGET * self._num_returns + 1
                 self._num_missed *= _FORGET
@@ -224,7 +306,7 @@ class Watch:
         """It waited until `now`."""
         age_s = now - place.since
         if place.is_counted and age_s > place.counted_s:
-            self._returns.waited(place.role, place.level, place.counted_s, age_s)
+            self._returns.waited(place.role, place.level, place.counted_s, age_s, place.known_size)
             place.counted_s = age_s
 
 

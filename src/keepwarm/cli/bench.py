@@ -210,8 +210,11 @@ def _add_trace(scenarios: Any) -> None:
         "--sessions", type=int, metavar="N", help="only the first N of a trace (default: all)"
     )
     parser.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="begin behind the first N requests"
+    )
+    parser.add_argument(
         "--requests", type=int, default=500, metavar="N",
-        help="only the first N of a trace; all of them take hours (default: %(default)s)",
+        help="only so many of a trace; all of them take hours (default: %(default)s)",
     )  # fmt: skip
     _add_outputs(parser)
     parser.set_defaults(run=run_trace)
@@ -221,6 +224,8 @@ def run_trace(args: argparse.Namespace) -> int:
     """Returns the exit status; raises BadInput."""
     if min(args.users, args.requests, 1 if args.sessions is None else args.sessions) < 1:
         raise BadInput("--users, --sessions and --requests must be at least 1")
+    if args.skip < 0:
+        raise BadInput(f"--skip cannot be negative, got {args.skip}")
     _check_outputs(args)
     budgets_bytes = _budgets(args.budgets)
 
@@ -231,7 +236,7 @@ def run_trace(args: argparse.Namespace) -> int:
     plan = scenario.Plan(
         trace_files(args.path), sizes_named(args.model), budgets_bytes,
         scenario.checked_policies(args.policies.split(",")), args.users, args.sessions,
-        args.requests,
+        args.requests, args.skip,
     )  # fmt: skip
     with _bar() as progress:
         task = progress.add_task("", total=None)

@@ -21,7 +21,7 @@ from keepwarm.cache.explain import Match
 from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import StopKind
-from keepwarm.cache.policy import LeastRecentlyUsed, TypePriority
+from keepwarm.cache.policy import LeastRecentlyUsed, MeasuredCost, TypePriority, Worth
 from keepwarm.cache.store import PrefixCache
 from keepwarm.cache.tips import Share
 from keepwarm.errors import BadInput
@@ -64,9 +64,15 @@ class LRUPromptCache:
         """The store behind it, with its `stats()` and `check()`.
 
         Made when first used: by then the weights are loaded, and the budget can tell how much
-        memory they leave.
+        memory they leave. Who inserts here expects to find it: nothing that fits is refused.
         """
-        return PrefixCache(None, budget_bytes=min(self._max_bytes, default_budget_bytes()))
+        cost = MeasuredCost()
+        return PrefixCache(
+            None,
+            budget_bytes=min(self._max_bytes, default_budget_bytes()),
+            policy=Worth(cost, refuses=False),
+            cost=cost,
+        )
 
     @property
     def max_bytes(self) -> int:

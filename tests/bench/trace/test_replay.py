@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from keepwarm.bench.trace.marconi import Marconi, is_marconi, scaled
-from keepwarm.bench.trace.ours import BlockCost, Replay, policy_of
+from keepwarm.bench.trace.ours import BlockCost, Replay
 from keepwarm.bench.trace.sizes import MODELS, Sizes
 from keepwarm.bench.trace.stream import Request, Trace
 from keepwarm.bench.trace.tally import Tally
 from keepwarm.bench.trace.theirs import PeerReplay
-from keepwarm.cache.policy import SPAN, Candidate, Worth
+from keepwarm.cache.policy import Candidate
 from tests.bench.trace.small import BLOCK_LEN, BLOCKY, UNIT, request, trace
 
 PLENTY = 10**9
@@ -103,15 +103,6 @@ def test_marconi_weighs_recency_against_computation_saved() -> None:
     both = [recent, efficient]
     assert Marconi(cost, 0.5).order(both, 10.0) == [efficient, recent]
     assert Marconi(cost, 2.0).order(both, 10.0) == [recent, efficient]
-
-
-def test_span_of_worth_is_as_many_tokens_in_blocks() -> None:
-    sizes = MODELS["qwen3.5-35b-a3b"]
-    for block_len in (64, 512):
-        cost = BlockCost(sizes, block_len)
-        policy = policy_of("worth", cost, block_len)
-        assert isinstance(policy, Worth)
-        assert cost.prefill_s(0, policy.span) == sizes.prefill_s(0, SPAN)
 
 
 def test_values_are_scaled_between_least_and_greatest() -> None:

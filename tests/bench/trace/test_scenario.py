@@ -58,9 +58,20 @@ def test_only_the_first_requests_are_replayed_where_told(path: Path, tmp_path: P
     assert {row["cached_tokens"] for row in rows} == {2 * 512}
 
 
+def test_first_requests_are_left_out_where_told(path: Path, tmp_path: Path) -> None:
+    told = tmp_path / "out.json"
+    flags = ["--budgets", "4", "--skip", "1", "--json", str(told)]
+    assert main(["bench", "trace", str(path), *flags]) == 0
+    rows = json.loads(told.read_text())["rows"]
+    assert {row["num_requests"] for row in rows} == {2}
+    assert {row["cached_tokens"] for row in rows} == {3 * 512}
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
+        (["--skip", "-1"], "negative"),
+        (["--skip", "3"], "has but 3 requests"),
         (["--policies", "worth,best"], "best"),
         (["--policies", "marconi:"], "marconi:"),
         (["--budgets", "4,x"], "4,8,16"),

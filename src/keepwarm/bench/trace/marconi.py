@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from keepwarm.cache.policy import Candidate, CostModel
 
@@ -19,6 +20,7 @@ class Marconi:
 
     cost: CostModel
     weight: float = 1.0
+    refuses: ClassVar[bool] = False
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
         # What was stored a moment ago is not a thousand times as recent as what was used a

@@ -9,7 +9,6 @@ serve; only the model is missing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -21,7 +20,7 @@ from keepwarm.bench.trace.stream import Request, Trace
 from keepwarm.bench.trace.tally import Tally
 from keepwarm.cache.live import Live
 from keepwarm.cache.placement import Placement, StopKind
-from keepwarm.cache.policy import SPAN, Policy, Worth, policy_named
+from keepwarm.cache.policy import Policy, policy_named
 from keepwarm.cache.store import PrefixCache
 from keepwarm.errors import CacheFault
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
@@ -89,7 +88,7 @@ class Replay:
             self._model.caches,
             budget_bytes=self._model.units(budget_bytes),
             placement=_in_blocks(Placement(), trace.block_len),
-            policy=policy_of(policy, cost, trace.block_len),
+            policy=policy_of(policy, cost),
             cost=cost,
             clock=lambda: self._now,
         )
@@ -106,7 +105,12 @@ class Replay:
         faults = {name: n for name, n in stats.events.items() if name.startswith("fault")}
         if faults:
             raise CacheFault(f"the replay failed: {faults}")
-        lost = ("evicted_leaves", "evicted_checkpoints", "refused_over_budget")
+        lost = (
+            "evicted_leaves",
+            "evicted_checkpoints",
+            "refused_over_budget",
+            "refused_worth_less",
+        )
         self.tally.is_all_held = not any(stats.events.get(name) for name in lost)
         self.tally.peak_bytes = int(stats.peak_bytes * self._model.bytes_per_unit)
         return self.tally
@@ -125,12 +129,9 @@ class Replay:
                     self.cache.insert(prompt, live, kind=stop.kind, pin=pin)
 
 
-def policy_of(name: str, cost: BlockCost, block_len: int) -> Policy:
-    """The policy of a name, where a token is a block. Raises BadInput for an unknown one."""
-    if is_marconi(name):
-        return marconi_named(name, cost)
-    policy = policy_named(name, cost)
-    return replace(policy, span=max(1, SPAN // block_len)) if isinstance(policy, Worth) else policy
+def policy_of(name: str, cost: BlockCost) -> Policy:
+    """The policy of a name. Raises BadInput for an unknown one."""
+    return marconi_named(name, cost) if is_marconi(name) else policy_named(name, cost)
 
 
 def prompt_of(request: Request, ends: list[int]) -> Prompt:

@@ -41,7 +41,8 @@ class Plan:
     policies: Sequence[str] = POLICIES
     num_users: int = 8
     num_sessions: int | None = None
-    num_requests: int | None = None  # of each trace, from its start
+    num_requests: int | None = None  # of each trace
+    num_skipped: int = 0  # of each trace, from its start
 
 
 def checked_policies(names: Sequence[str]) -> list[str]:
@@ -60,7 +61,10 @@ def measure(plan: Plan, on_progress: Progress) -> Report:
     for file in plan.files:
         on_progress(f"reading {file.name}", 0, 1)
         trace = read_trace(file, num_users=plan.num_users, num_sessions=plan.num_sessions)
-        trace = replace(trace, requests=trace.requests[: plan.num_requests])
+        left = trace.requests[plan.num_skipped :][: plan.num_requests]
+        if not left:
+            raise BadInput(f"{trace.name} has but {len(trace.requests)} requests: skip fewer")
+        trace = replace(trace, requests=left)
         bounds = Bounds(trace, plan.sizes)
         most_tokens[trace.name] = int(bounds.most().cached_tokens)
         roomy: dict[str, tuple[int, Tally]] = {}  # by policy: a budget that held all
