@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from keepwarm.cache.candidates import Newcomer
 from keepwarm.cache.explain import Inserted, Reason, Refusal
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.policy import MeasuredCost, Worth
 from keepwarm.cache.returns import Role
+from keepwarm.cache.space import Space
 from keepwarm.cache.store import PrefixCache
+from keepwarm.cache.tree import Tree
 from keepwarm.cache.watch import Place
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 from tests.cache.stores import Clock, cache_for, checkpoints, node_at
-from tests.cache.toy import TOYS, messages, store_at
+from tests.cache.toy import TOYS, UNTHINNED, live_at, messages, store_at
 
 TOY = TOYS["rows_snapshot"]
 TURNS = (6, 9, 12, 15, 18, 21)
@@ -156,6 +160,95 @@ def test_what_goes_on_from_a_tip_counts_without_the_snapshot_that_it_replaces() 
     store_at(cache, TOY, [1] * 22, [21])
     assert go_on(cache, 2, 9).is_stored
     cache.check()
+
+
+def test_turns_shorter_than_a_span_count_as_well() -> None:
+    """A chat's ends lie closer together than its checkpoints."""
+    wide = replace(UNTHINNED, min_span=6)
+    cache = cache_for(TOY.name, budget_bytes=2 * weight(21) - 1, placement=wide)
+    for end in TURNS:
+        go_on(cache, 1, end)
+    for num_turns, end in enumerate((15, 18)):
+        prompt = messages([2] * (end + 1), *range(1, end + 1))
+        live = live_at(TOY, prompt, end)
+        assert cache.insert(prompt, live, kind=StopKind.TAIL).refusal is Refusal.WORTH_LESS
+        assert [place.turns for place in gone(cache)] == [num_turns]
+    assert cache.match(messages([2] * 22, *range(1, 22))).reason is Reason.REFUSED
+
+
+def test_prompts_behind_one_system_prompt_have_no_turns_of_each_other() -> None:
+    cache = busy()
+    marks = [Boundary(6, BoundaryKind.SYSTEM), Boundary(21, BoundaryKind.MESSAGE)]
+    prompts = [Prompt([30] * 6 + [token] * 16, marks) for token in range(40, 45)]
+    cache.insert(prompts[0], live_at(TOY, prompts[0], 6), kind=StopKind.SYSTEM)
+    for prompt in prompts:
+        go_on(cache, 1, 21)
+        live = cache.restore(cache.match(prompt))
+        assert live.position == 6
+        TOY.read(live, prompt, 21)
+        assert cache.insert(prompt, live, kind=StopKind.TAIL).refusal is Refusal.WORTH_LESS
+    assert [place.turns for place in gone(cache)] == [0] * len(prompts)
+    assert cache._evictor._watch._places["", prompts[0].digest(6)].is_counted
+
+
+def test_checkpoint_where_prompts_part_is_worth_all_that_it_spares() -> None:
+    """The rows are there, and without their windows they are of no use."""
+    cache = cache_for("rows_window")
+    store_at(cache, TOYS["rows_window"], [1] * 30, [30])
+    space = cache._spaces[""]
+    base = space.tree.split(node_at(cache, 30), 12)
+    newcomer = Newcomer(space, base, Prompt([1] * 12 + [2] * 9), 12, StopKind.BRANCH, 100)
+    rival = cache._evictor._rival(newcomer, 100.0)
+    assert (rival.position, rival.fallback) == (12, 0)
+
+
+def test_end_that_is_kept_behind_a_refused_one_is_no_return() -> None:
+    cache = busy()
+    returns = cache._evictor._watch._returns
+    prompt = messages([2] * 19, 6, 9, 12, 15)
+    live = live_at(TOY, prompt, 15)
+    assert cache.insert(prompt, live, kind=StopKind.TAIL).refusal is Refusal.WORTH_LESS
+    before = returns._uses.sum()
+    TOY.read(live, prompt, 19)
+    cache.insert(prompt, live, kind=StopKind.TAIL)
+    assert returns._uses.sum() == before
+
+
+def test_in_exact_mode_the_last_stop_of_the_schedule_is_the_end() -> None:
+    cache = cache_for(TOY.name, exact=True)
+    prompt = messages([2] * 20, 6, 12, 19)
+    stops = cache.placement.schedule(prompt)
+    newcomer = Newcomer(
+        Space.empty("", cache.layout, exact=True),  # type: ignore[arg-type]
+        Tree(8, 1).root, prompt, stops[-1].position, StopKind.STEP, 1,
+    )  # fmt: skip
+    assert newcomer.is_end(cache.placement)
+    assert not replace(newcomer, position=stops[0].position).is_end(cache.placement)
+
+
+def test_turns_are_not_left_at_an_inner_place_that_is_stored_first() -> None:
+    cache = cache_for(TOY.name)
+    for end in (9, 12):
+        go_on(cache, 2, end)
+    cache.evict_to(0)
+    other = Prompt([2] * 6 + [7] * 9)
+    cache.insert(other, live_at(TOY, other, 14))
+    prompt = messages([2] * 16, 6, 9, 12, 15)
+    live = live_at(TOY, prompt, 6)
+    assert cache.insert(prompt, live, kind=StopKind.BRANCH).is_stored
+    TOY.read(live, prompt, 15)
+    cache.insert(prompt, live, kind=StopKind.TAIL)
+    checkpoint = node_at(cache, 15).checkpoint
+    assert checkpoint is not None
+    assert cache._evictor._watch._places["", checkpoint.digest].turns == 2
+
+
+def test_what_somebody_waits_for_is_not_refused() -> None:
+    cache = busy()
+    prompt = messages([2] * 22, *TURNS)
+    live = live_at(TOY, prompt, 21)
+    assert not cache.insert(prompt, live, kind=StopKind.TAIL).is_stored
+    assert cache.insert(prompt, live, kind=StopKind.TAIL, is_awaited=True).is_stored
 
 
 def test_leaf_weighs_all_that_goes_with_it() -> None:

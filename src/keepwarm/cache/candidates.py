@@ -33,6 +33,7 @@ class Newcomer:
     position: int
     kind: StopKind
     nbytes: int  # to be added
+    is_awaited: bool = False  # somebody waits for it
 
     @property
     def is_leaf(self) -> bool:
@@ -49,9 +50,9 @@ class Newcomer:
         return self.kind in LASTING or (not self.is_leaf and len(self.base.children) > 1)
 
     def is_end(self, placement: Placement) -> bool:
-        """Whether the prompt is read up to where the next turn goes on. (Nobody may ever come back
-        to the end of a reply, if the model thinks.)"""
-        return self.kind is not StopKind.REPLY and self.position >= placement.tail(self.prompt)
+        """Whether the next turn goes on from there. (Nobody may ever come back to the end of a
+        reply, if the model thinks.)"""
+        return self.position == placement.end(self.prompt, exact=self.space.exact)
 
 
 def candidates(space: Space, watch: Watch, now: float) -> Iterator[Candidate]:
@@ -77,7 +78,8 @@ def candidate_of(newcomer: Newcomer, chance: float, is_tip: bool, now: float) ->
     nbytes = newcomer.nbytes
     if above is base and is_tip and newcomer.is_leaf:
         nbytes -= _checkpoint_candidate(space, base, None, 0.0).nbytes
-    start = base if space.can_cut else above
+    # Rows alone can be cut anywhere; windows may not reach as far as the rows do.
+    start = base if space.can_cut and not space.window_groups else above
     return Candidate(
         handle=newcomer,
         nbytes=max(1, nbytes),

@@ -25,7 +25,7 @@ from keepwarm.cache.explain import Reason, Refusal
 from keepwarm.cache.ghosts import Ghosts
 from keepwarm.cache.intervals import Interval, clipped
 from keepwarm.cache.ledger import Ledger
-from keepwarm.cache.placement import Placement, StopKind
+from keepwarm.cache.placement import Placement
 from keepwarm.cache.policy import Candidate, Policy
 from keepwarm.cache.space import Space
 from keepwarm.cache.thinning import MAX_STEPS, Thinning
@@ -93,7 +93,8 @@ class Evictor:
             return Refusal.OVER_BUDGET
         num_nodes = sum(1 for space in spaces for _ in space.tree.nodes())
         slack = min(spare, self.ledger.budget_bytes // 64) if num_nodes > _LARGE else 0
-        rival = self._rival(newcomer, now) if self.policy.refuses else None
+        may_refuse = self.policy.refuses and not newcomer.is_awaited
+        rival = self._rival(newcomer, now) if may_refuse else None
         self._evict_until(lambda: self.fits(nbytes + slack, leaf_bytes), spaces, now, rival)
         self._cut_loose()
         if self.fits(nbytes, leaf_bytes):
@@ -114,14 +115,16 @@ class Evictor:
         return candidate_of(newcomer, chance, is_tip, now)
 
     def _arrival(self, newcomer: Newcomer) -> Arrival:
-        space, prompt = newcomer.space.name, newcomer.prompt
-        digest, is_reply = prompt.digest(newcomer.position), newcomer.kind is StopKind.REPLY
-        length = max(newcomer.position, self.placement.tail(prompt))
-        arrival = Arrival(space, digest, length, newcomer.is_shared, newcomer.is_leaf)
+        space, prompt, position = newcomer.space, newcomer.prompt, newcomer.position
+        end = self.placement.end(prompt, exact=space.exact)
+        arrival = Arrival(
+            space.name, prompt.digest(position), max(position, end), newcomer.is_shared,
+            newcomer.is_leaf,
+        )  # fmt: skip
         if not self._watch.misses_any or not self.policy.refuses:
             return arrival
-        # A reply does not come back to the end of its own prompt.
-        own = self.placement.tail(prompt) if is_reply else None
+        # What follows the end of a prompt, its reply, does not come back to it.
+        own = end if position > end else None
         places = [place for place in self.placement.places(prompt) if place != own]
         return replace(
             arrival,

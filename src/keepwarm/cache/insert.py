@@ -52,7 +52,7 @@ class Insertion:
         self._position = capture.position
 
     def run(
-        self, kind: StopKind, now: float, spaces: Sequence[Space]
+        self, kind: StopKind, now: float, spaces: Sequence[Space], *, is_awaited: bool = False
     ) -> tuple[Node | None, Inserted]:
         """The node at the position, or None when it is refused.
 
@@ -64,13 +64,13 @@ class Insertion:
         base.holds.append(0)
         try:
             missing = self._missing(base)
-            newcomer = self._newcomer(missing, kind)
+            newcomer = self._newcomer(missing, kind, is_awaited)
             while not self._evictor.fits(missing.nbytes, missing.leaf_bytes):
                 refusal = self._evictor.make_room(newcomer, missing.leaf_bytes, spaces, now)
                 if refusal is not None:
                     return None, Inserted(self._position, nbytes=missing.nbytes, refusal=refusal)
                 missing = self._missing(base)  # windows on the path may have gone to make room
-                newcomer = self._newcomer(missing, kind)
+                newcomer = self._newcomer(missing, kind, is_awaited)
             joined = self._joined(missing)
             self._evictor.expect(max(missing.leaf_bytes, self._leaf_bytes(missing, joined)))
             blocks = [
@@ -85,10 +85,11 @@ class Insertion:
         self._evictor.thin(newcomer, node)
         return node, Inserted(self._position, num_rows, missing.nbytes, wait_s)
 
-    def _newcomer(self, missing: Missing, kind: StopKind) -> Newcomer:
+    def _newcomer(self, missing: Missing, kind: StopKind, is_awaited: bool) -> Newcomer:
         return Newcomer(
-            self._space, missing.base, self._prompt, self._position, kind, missing.nbytes
-        )
+            self._space, missing.base, self._prompt, self._position, kind, missing.nbytes,
+            is_awaited,
+        )  # fmt: skip
 
     def _base(self) -> Node:
         """The deepest node that lies on the path; splits an edge where the path leaves it."""

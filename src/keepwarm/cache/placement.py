@@ -206,10 +206,17 @@ class Placement:
         return end if end is not None and end < len(prompt) else len(prompt) - 1
 
     def places(self, prompt: Prompt) -> list[int]:
-        """Where a prefill of it may have left checkpoints, whatever was cached; rising."""
+        """Where a prefill of it may have left checkpoints, whatever was cached, or one of the turns
+        before it; rising."""
         found = {stop.position for stop in self.schedule(prompt)}
+        found |= {end.position for end in prompt.ends}
         found |= {b.position for b in prompt.boundaries if b.kind is BoundaryKind.PARAGRAPH}
         return sorted(found | {self.tail(prompt)})
+
+    def end(self, prompt: Prompt, *, exact: bool) -> int:
+        """The last position where a prefill of it leaves a checkpoint, if it leaves any."""
+        stops = self.schedule(prompt) if exact else []
+        return stops[-1].position if stops else self.tail(prompt)
 
     def _is_worth_a_stop(self, position: int, start: int, end: int) -> bool:
         return position - start >= self.min_span and position < end

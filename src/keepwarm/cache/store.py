@@ -230,17 +230,12 @@ class PrefixCache:
     # Storing
 
     def insert(
-        self,
-        prompt: Prompt,
-        live: Live,
-        *,
-        kind: StopKind = StopKind.MESSAGE,
-        namespace: str = "",
-        pin: Pin | None = None,
-        at: int | None = None,
-    ) -> Inserted:
+        self, prompt: Prompt, live: Live, *, kind: StopKind = StopKind.MESSAGE, namespace: str = "",
+        pin: Pin | None = None, at: int | None = None, is_awaited: bool = False,
+    ) -> Inserted:  # fmt: skip
         """Store the state of `live` at its position, which must lie on `prompt`; or as it was `at`
         an earlier one, where rows make it and are still there. With `pin`, the pin moves there.
+        What `is_awaited` by another request is stored if it fits, whatever it is worth.
 
         Rows that are there already are not stored again. Never raises because of the cache: what
         could not be stored says why. Raises BadInput for a kind that is not one of a checkpoint.
@@ -268,7 +263,8 @@ class PrefixCache:
             return self._refuse(position, Refusal.FAULT, str(error))
         self._spaces[namespace] = space
         try:
-            node, done = insertion.run(StopKind(kind), self._clock(), list(self._spaces.values()))
+            now, spaces = self._clock(), list(self._spaces.values())
+            node, done = insertion.run(StopKind(kind), now, spaces, is_awaited=is_awaited)
         except CacheFault as fault:
             return self._refuse(position, Refusal.MISMATCH, str(fault))
         except Exception as error:
@@ -280,7 +276,7 @@ class PrefixCache:
             self._spaces = {n: s for n, s in self._spaces.items() if s.tree.root.children}
         if node is None:
             assert done.refusal is not None
-            return self._refuse(position, done.refusal, f"{done.nbytes} bytes do not fit")
+            return self._refuse(position, done.refusal, f"no room for {done.nbytes} bytes")
         if pin is not None:
             pin.hold(node, position)
         space.signature = capture.signature

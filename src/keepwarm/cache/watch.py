@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keepwarm.cache.placement import LASTING, StopKind
 from keepwarm.cache.returns import NUM_SIZES, Returns, Role
@@ -70,7 +70,7 @@ class Watch:
         self._short_len = short_len
         self._returns = Returns()
         self._places: dict[Key, Place] = {}
-        self._gone: OrderedDict[Key, Place] = OrderedDict()  # tips that were evicted
+        self._gone: OrderedDict[Key, Place] = OrderedDict()  # tips, evicted or refused
         self._thinned: OrderedDict[Key, Place] = OrderedDict()
         self._num_rankings = 0
         self._num_returns = 0.0  # of tips, forgetting slowly
@@ -99,17 +99,21 @@ class Watch:
         tip, turns = self._tip(arrival.space, above), 0
         if tip is not None and above is not None:
             turns = tip.turns + (_last_seen(tip, above) > tip.since)
+        if arrival.answers is not None:
+            own = self._gone.get((arrival.space, arrival.answers))
+            turns = max(turns, own.turns if own is not None else 0)
         passed = [self._gone.get((arrival.space, digest)) for digest in arrival.passes]
         turns = max([turns, *(gone.turns + 1 for gone in passed if gone is not None)])
         return self._returns.chance(Role.TIP, turns, 0.0, self._size(arrival.length))
 
-    def is_tip(self, space: str, node: Node) -> bool:
+    def is_tip(self, space: str, node: Node | None) -> bool:
         """Whether a conversation ends at this checkpoint, and others do not start from it."""
-        is_lasting = node.checkpoint is not None and StopKind(node.checkpoint.kind) in LASTING
-        return self._tip(space, node) is not None and not is_lasting
+        return self._tip(space, node) is not None
 
     def _tip(self, space: str, node: Node | None) -> Place | None:
-        place = self._places.get(_key(space, node)) if node is not None else None
+        if node is None or _is_lasting(node):
+            return None
+        place = self._places.get(_key(space, node))
         return place if place is not None and place.role is Role.TIP else None
 
     @property
@@ -154,9 +158,11 @@ class Watch:
             self._look(space, step)
         above = nearest(node)
         before = self._places.get(_key(space, above)) if above is not None else None
-        turns = before.turns if before is not None and before.role is Role.TIP else 0
+        tip = self._tip(space, above)
         self._thinned.pop(key, None)
-        turns = max(turns, self._came_back(arrival, now))
+        if node.children:  # the rest of the prompt comes later, and goes on where it ended
+            arrival = replace(arrival, passes=(), answers=None)
+        turns = max(tip.turns if tip is not None else 0, self._came_back(arrival, now))
         if key in self._places:
             return
         size = self._size(arrival.length)
@@ -238,7 +244,7 @@ class Watch:
     def _end_again(self, space: str, node: Node, tip: Place, now: float) -> None:
         """The conversation whose tip goes ends at `node` now."""
         place = self._places.get(_key(space, node))
-        if place is None:
+        if place is None or _is_lasting(node):
             return
         self._stand_in(place, tip, now)
         further = nearest(node)
@@ -338,8 +344,12 @@ def _is_only_end(above: Node, leaf: Node) -> bool:
 
 def _inner_role(node: Node, otherwise: Role) -> Role:
     assert node.checkpoint is not None
-    is_shared = len(node.children) > 1 or StopKind(node.checkpoint.kind) in LASTING
-    return Role.SHARED if is_shared else otherwise
+    return Role.SHARED if len(node.children) > 1 or _is_lasting(node) else otherwise
+
+
+def _is_lasting(node: Node) -> bool:
+    """Whether other conversations start from there, whoever was there first."""
+    return node.checkpoint is not None and StopKind(node.checkpoint.kind) in LASTING
 
 
 def _key(space: str, node: Node) -> Key:

@@ -53,6 +53,7 @@ class Prefill:
         logits when they are known, before anything is restored."""
         self.prompt = prompt
         self.timings = Timings()
+        self.is_awaited = False  # whether other requests may wait for what it stores
         self._model = model
         self._cache = cache
         self._namespace = namespace
@@ -151,8 +152,9 @@ class Prefill:
         instead."""
         with self.timings.measuring("insert_s"):
             done = self._cache.insert(
-                prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin, at=at
-            )
+                prompt, self.live, kind=kind, namespace=self._namespace, pin=self._pin, at=at,
+                is_awaited=self.is_awaited,
+            )  # fmt: skip
         # What the insert waited for was the model.
         self.timings.insert_s -= done.wait_s
         self.timings.prefill_s += done.wait_s

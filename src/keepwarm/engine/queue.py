@@ -88,13 +88,15 @@ class Queue:
         return self._by_job[picked] if picked is not None else None
 
     def plan_stops(self, sequence: Sequence) -> None:
-        """Stop where waiting prompts part, besides its own stops. Mutates the prefill."""
+        """Stop where waiting prompts part, besides its own stops; what it stores may be what they
+        wait for. Mutates the prefill."""
         job, prefill = sequence.job, sequence.prefill
         assert job is not None
         assert prefill is not None
         for position in self._scheduler.partings(job):
             prefill.stop_at(position)
         job.stops = prefill.stops
+        prefill.is_awaited = any(other.waits_for is not None for other in self._scheduler.window)
 
     def _look_up(self, sequence: Sequence) -> None:
         """Learn where it could start now, and where it would stop."""
