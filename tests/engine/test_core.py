@@ -3,11 +3,14 @@ beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from keepwarm.cache.candidates import Newcomer
+from keepwarm.cache.policy import Candidate
 from keepwarm.engine.batch import Group
 from keepwarm.engine.request import DecodeMode, Sampling
 from keepwarm.events import Delta, Reading, Source
@@ -177,6 +180,27 @@ def test_one_that_shares_a_prefix_waits_for_its_checkpoint_only() -> None:
     assert short.result.source is Source.INFLIGHT
     made.run()
     assert made.core.tally.inflight_tokens == len(SYSTEM)
+
+
+class NewcomersFirst:
+    """Refuses whatever it can."""
+
+    refuses = True
+
+    def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
+        return sorted(candidates, key=lambda c: not isinstance(c.handle, Newcomer))
+
+
+def test_what_others_wait_for_is_stored_however_little_it_is_worth() -> None:
+    made = bench("qwen3_5")
+    made.ask(prompt_of([question(7, 90), question(8, 90)]), 2)
+    made.run()
+    made.cache.ledger.budget_bytes = made.cache.ledger.held_bytes
+    made.cache._evictor.policy = NewcomersFirst()
+    heard = [made.ask(prompt_of([SYSTEM, question(i)]), 2)[1] for i in range(3)]
+    made.run()
+    assert [h.result.cached_tokens for h in heard] == [0, len(SYSTEM), len(SYSTEM)]
+    assert made.cache.stats().events["refused_worth_less"] > 0  # what nobody waited for
 
 
 def test_waiting_ends_when_the_other_one_is_cancelled() -> None:
