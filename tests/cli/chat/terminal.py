@@ -61,7 +61,7 @@ class Terminal:
     def interrupt(self) -> None:
         """Ctrl-C, no sooner than a person can: one that comes between readline's prompt and its
         waiting is only noticed at the next key."""
-        time.sleep(0.3)
+        time.sleep(1.0)
         self.type("\x03")
 
     def say(self, text: str) -> str:
