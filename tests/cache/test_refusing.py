@@ -96,7 +96,7 @@ def test_next_turn_of_what_was_refused_is_told_why() -> None:
     cache = busy()
     go_on(cache, 2, 18)
     match = cache.match(messages([2] * 22, *TURNS))
-    assert (match.cached_len, match.reason) == (0, Reason.REFUSED)
+    assert (match.cached_len, match.reason) == (0, Reason.NOT_STORED)
     assert "worth more" in str(match)
     cache.evict_to(0)
     go_on(cache, 2, 18)
@@ -173,7 +173,7 @@ def test_turns_shorter_than_a_span_count_as_well() -> None:
         live = live_at(TOY, prompt, end)
         assert cache.insert(prompt, live, kind=StopKind.TAIL).refusal is Refusal.WORTH_LESS
         assert [place.turns for place in gone(cache)] == [num_turns]
-    assert cache.match(messages([2] * 22, *range(1, 22))).reason is Reason.REFUSED
+    assert cache.match(messages([2] * 22, *range(1, 22))).reason is Reason.NOT_STORED
 
 
 def test_prompts_behind_one_system_prompt_have_no_turns_of_each_other() -> None:

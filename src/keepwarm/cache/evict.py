@@ -104,7 +104,7 @@ class Evictor:
         if newcomer.is_end(self.placement):
             self._watch.refused(self._arrival(newcomer), newcomer.above, now)
             digest = newcomer.prompt.digest(newcomer.position)
-            self.ghosts.add(newcomer.space.name, digest, Reason.REFUSED)
+            self.ghosts.add(newcomer.space.name, digest, Reason.NOT_STORED)
         return Refusal.WORTH_LESS
 
     def _rival(self, newcomer: Newcomer, now: float) -> Candidate:

@@ -22,7 +22,7 @@ class Reason(StrEnum):
     COLD = "cold"  # nothing stored begins with its first message
     NO_CHECKPOINT = "no_checkpoint"  # something does, but no checkpoint lies before the parting
     EVICTED = "evicted"  # a longer match was there, and had to go
-    REFUSED = "refused"  # it could have been there, but was worth less than all that is held
+    NOT_STORED = "not_stored"  # it could have been there, but was worth less than all that is held
     OTHER_NAMESPACE = "other_namespace"  # stored, but not for this caller
     DISABLED = "disabled"  # this model's caches cannot be stored
     FAULT = "fault"  # a state was not what its place says; served cold
@@ -40,7 +40,7 @@ _WORDS = {
     Reason.COLD: "nothing stored begins with the first message of this prompt",
     Reason.NO_CHECKPOINT: "no checkpoint lies before the place where the prompts part",
     Reason.EVICTED: "a longer match was evicted to make room",
-    Reason.REFUSED: "a longer match was not stored: what would have had to go is worth more",
+    Reason.NOT_STORED: "a longer match was not stored: what would have had to go is worth more",
     Reason.OTHER_NAMESPACE: "the prompt is stored in another namespace only",
     Reason.DISABLED: "the caches of this model cannot be stored",
     Reason.FAULT: "a stored state was not what its place says",
