@@ -24,20 +24,12 @@ TOY = TOYS["rows_snapshot"]
 TURNS = (6, 9, 12, 15, 18, 21)
 
 
-def go_on(
-    cache: PrefixCache, token: int, end: int, *, reply_len: int = 0, reply: int = 50
-) -> Inserted:
+def go_on(cache: PrefixCache, token: int, end: int) -> Inserted:
     """A conversation of one token asks again, with `end` tokens before its generation prompt."""
-    ends = [at for at in TURNS if at <= end]
-    prompt = messages([token] * end + [99], *ends)
+    prompt = messages([token] * end + [99], *(at for at in TURNS if at <= end))
     live = cache.restore(cache.match(prompt))
     TOY.read(live, prompt, end)
-    done = cache.insert(prompt, live, kind=StopKind.TAIL)
-    if reply_len:
-        read = prompt.extended([reply] * reply_len)
-        TOY.read(live, read, len(read))
-        done = cache.insert(read, live, kind=StopKind.REPLY)
-    return done
+    return cache.insert(prompt, live, kind=StopKind.TAIL)
 
 
 def weight(end: int) -> int:
@@ -151,15 +143,19 @@ def test_reply_does_not_come_back_to_the_end_of_its_own_prompt(has_room_again: b
     assert len([place for place in gone(cache) if place.turns == 0]) == len(held) - has_room_again
 
 
-def test_what_goes_on_from_a_tip_counts_without_the_snapshot_that_it_replaces() -> None:
-    """A little more of a conversation is dear only if its last snapshot had to stay, too."""
-    cache = cache_for(TOY.name, budget_bytes=2 * weight(21))
-    for end in TURNS:
-        go_on(cache, 1, end)
-    go_on(cache, 2, 6)
-    store_at(cache, TOY, [1] * 22, [21])
-    assert go_on(cache, 2, 9).is_stored
-    cache.check()
+@pytest.mark.parametrize(("kind", "is_replaced"), [(StopKind.TAIL, True), (StopKind.SYSTEM, False)])
+def test_what_goes_on_from_a_tip_counts_without_the_snapshot_that_it_replaces(
+    kind: StopKind, is_replaced: bool
+) -> None:
+    """Not where other conversations start from it."""
+    cache = cache_for(TOY.name)
+    prompt = messages([1] * 22, *TURNS)
+    cache.insert(prompt, live_at(TOY, prompt, 6), kind=kind)
+    base = node_at(cache, 6)
+    assert base.checkpoint is not None
+    newcomer = Newcomer(cache._spaces[""], base, prompt, 21, StopKind.TAIL, 1000)
+    rival = cache._evictor._rival(newcomer, 100.0)
+    assert rival.nbytes == 1000 - is_replaced * base.checkpoint.nbytes
 
 
 def test_turns_shorter_than_a_span_count_as_well() -> None:
