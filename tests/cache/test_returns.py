@@ -161,3 +161,15 @@ def test_waiting_counts_the_same_in_one_piece_or_in_many(cuts: list[float], end_
     for age_s in (0.5, 3.0, 100.0, 1e6):
         expected = whole.chance(Role.SHARED, 3, age_s)
         assert pieces.chance(Role.SHARED, 3, age_s) == pytest.approx(expected)
+
+
+def test_conversations_of_a_length_that_never_go_on_have_less_of_a_chance() -> None:
+    returns = Returns()
+    for _ in range(200):
+        returns.waited(Role.TIP, 0, 0.0, 64.0, size=0)
+        returns.waited(Role.TIP, 0, 0.0, 30.0, size=3)
+        returns.used(Role.TIP, 0, 30.0, size=3)
+    returns.settle()
+    short, long, unseen = (returns.chance(Role.TIP, 0, 5.0, size) for size in (0, 3, 5))
+    assert short < unseen / 10
+    assert short < long / 50

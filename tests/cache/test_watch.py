@@ -165,3 +165,11 @@ def test_checkpoints_as_close_as_thinning_leaves_them_count_once_each() -> None:
     store_at(cache, TOY, TOKENS, [5, 10, 20])
     assert watch._spacing == 2 * cache.placement.prefill_step
     assert [watch._num_covered(node_at(cache, end)) for end in (5, 10)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("end", "size"), [(1, 0), (5, 0), (6, 1), (11, 1), (12, 2), (39, 3)])
+def test_size_of_a_conversation_is_how_often_it_doubled(end: int, size: int) -> None:
+    cache = cache_for("rows_snapshot")
+    assert cache.placement.min_span == 3
+    go_on(cache, TOKENS[:end])
+    assert places(cache, TOKENS[:end])[end].size == size

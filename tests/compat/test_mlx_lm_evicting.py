@@ -210,3 +210,14 @@ def test_trim_to_nothing_in_particular_keeps_all(cache: LRUPromptCache) -> None:
     cache.insert_cache(MODEL, [1, 2], kv([1, 2]))
     cache.trim_to()
     assert len(cache) == 1
+
+
+def test_nothing_that_fits_is_refused_however_much_the_rest_is_worth() -> None:
+    cache = LRUPromptCache(max_size=10, max_bytes=8 * ROW_BYTES)
+    for end in range(1, 8):
+        cache.insert_cache(MODEL, words(1, end), kv(words(1, end)))
+        cache.fetch_nearest_cache(MODEL, [*words(1, end), 99])
+    cache.insert_cache(MODEL, [50, 51, 52], kv([50, 51, 52]))
+    assert is_stored(cache, [50, 51, 52])
+    assert not cache.refused
+    cache.store.check()
