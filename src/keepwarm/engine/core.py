@@ -35,8 +35,8 @@ log = logging.getLogger("keepwarm.engine")
 
 # mlx keeps freed buffers for reuse; given back now and then, or they pile up in odd sizes.
 _STEPS_BETWEEN_CLEANING = 256
-# Laying out the next step holds the interpreter for milliseconds: who sends first tokens to clients
-# gets it before.
+# Laying out the next step, or what is to be stored, holds the interpreter for milliseconds: who
+# sends first tokens and ends of replies to clients gets it before.
 _HAND_OVER_S = 2e-4
 
 
@@ -360,7 +360,13 @@ class Core:
     # 5) finish
 
     def _finish(self, ended: Mapping[Sequence, str]) -> None:
-        """Replies ended, for these reasons: store each for its next turn, and say so."""
+        """Replies ended, for these reasons: say so, then store each for its next turn. Whoever asks
+        for that at once waits until it is stored."""
+        for sequence, reason in ended.items():
+            self.tally.ended(reason, sequence.num_told)
+            sequence.tell(Done(result=sequence.result(reason)))
+        if ended:
+            sleep(_HAND_OVER_S)
         for sequence in ended:
             if sequence.row is not None:
                 self.batch.group_of(sequence.row).take(sequence.row)
@@ -368,11 +374,9 @@ class Core:
             elif sequence.prefill is not None:
                 sequence.prefill.keep()
         self._stop_running(*ended)
-        for sequence, reason in ended.items():
+        for sequence in ended:
             self.queue.remove(sequence)
             sequence.end()
-            self.tally.ended(reason, sequence.num_told)
-            sequence.tell(Done(result=sequence.result(reason)))
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """That request gets the error; the others go on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import mlx.core as mx
@@ -169,21 +169,21 @@ class Sequence:
             self.timings.first_token_s = perf_counter() - self.arrived
 
     def result(self, finish_reason: str) -> Result:
-        """Closes the text: what was held back is given out. Mutates."""
+        """Closes the text: what was held back is given out. What is stored later is not in it.
+        Mutates."""
         if rest := self.reply.end():
             self.tell(Delta(rest))
-        if self._foretold is not None:  # it ended before the model could read it
-            self.tokens.append(self._foretold)
-            self._foretold = None
+        # One that was told may be left that the model had no time to read.
+        unread = [] if self._foretold is None else [self._foretold]
         self._stop_clock()
         return Result(
             text=self.reply.text,
-            tokens=self.tokens,
+            tokens=[*self.tokens, *unread],
             finish_reason=finish_reason,
             prompt_tokens=len(self.prompt),
             cached_tokens=self.cached_len,
             reason=self.reason,
-            timings=self.timings,
+            timings=replace(self.timings),
             source=self.source,
         )
 
