@@ -11,7 +11,7 @@ from keepwarm.prompt.echo import Echo, trimmed
 from keepwarm.prompt.reply import Called, Piece, Reply, Said, Thought, ToolCall
 from keepwarm.prompt.tags import Scanner
 from keepwarm.prompt.template import Tokenizer
-from keepwarm.prompt.trim import FORMS, Trimmer
+from keepwarm.prompt.trim import FORMS, Trimmer, joined
 
 __all__ = ["Called", "Piece", "Said", "Splitter", "Thought", "ToolCall"]
 
@@ -68,9 +68,8 @@ class Splitter:
     def _picked(self) -> Reply:
         """The whole, in the form the template writes again of those that are still open: only
         line breaks at the end of the content are."""
-        usual, *others = (
-            trimmed(form, self._scanner, self._scanned) for form in (self._form, *FORMS)
-        )
+        scanned = joined(self._scanned)  # once: there is a piece for every token
+        usual, *others = (trimmed(form, self._scanner, scanned) for form in (self._form, *FORMS))
         said = Reply.of(self._shown).content
         is_open = [
             way.reasoning == usual.reasoning and way.content.startswith(said) for way in others

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from keepwarm.prompt.reply import Piece, Said, Thought
+from keepwarm.prompt.reply import Called, Piece, Said, Thought
 from keepwarm.prompt.tags import Scanner
 
 
@@ -59,7 +59,7 @@ class Trimmer:
             else:
                 self._has_called = True
                 shown.append(piece)
-        return _joined(shown)
+        return joined(shown)
 
     def end(self) -> list[Piece]:
         """What is left when nothing follows. Mutates."""
@@ -106,15 +106,13 @@ class Trimmer:
         return not self._is_inside_content and self._form.trims_lead and self._has_thought
 
 
-def _joined(pieces: list[Piece]) -> list[Piece]:
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
     """`pieces` with neighbours of one kind made one."""
-    joined: list[Piece] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        if isinstance(piece, Said) and isinstance(last, Said):
-            joined[-1] = Said(last.text + piece.text)
-        elif isinstance(piece, Thought) and isinstance(last, Thought):
-            joined[-1] = Thought(last.text + piece.text)
+    made: list[Piece] = []
+    for kind, run in itertools.groupby(pieces, type):
+        if kind is Called:
+            made += run
         else:
-            joined.append(piece)
-    return joined
+            text = "".join(piece.text for piece in run if not isinstance(piece, Called))
+            made.append(Said(text) if kind is Said else Thought(text))
+    return made
