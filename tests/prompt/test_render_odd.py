@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from types import NoneType
 from typing import Any
 
+import jinja2
 import pytest
 from mlx_lm.chat_templates import deepseek_v32
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -216,7 +218,32 @@ def test_arguments_stay_text_for_templates_that_join_them() -> None:
     assert '<|assistant|>get_weather {"city":"Paris"}<|end|>⟦M⟧<|tool|>' in text
 
 
-def test_content_stays_none_for_templates_that_ask_for_it() -> None:
+@pytest.mark.parametrize("drops_none", [False, True])
+def test_content_is_none_for_templates_that_ask_for_it(drops_none: bool) -> None:
+    """Whether or not transformers takes what is None out of a message, as 5.23 began to do."""
+    tokenizer = make(CALLS_WHERE_CONTENT_IS_NONE)
+    compiled = jinja2.Template(CALLS_WHERE_CONTENT_IS_NONE)
+    plain = (str, int, float, list, dict, NoneType)
+
+    def apply(messages: list[dict[str, Any]], **given: Any) -> Any:
+        if drops_none:
+            messages = [{k: v for k, v in m.items() if v is not None} for m in messages]
+            messages = [
+                {k: v if isinstance(v, plain) else v.model_dump() for k, v in m.items()}
+                for m in messages
+            ]
+        text = compiled.render(messages=messages, **given)
+        return tokenizer.encode(text) if given["tokenize"] else text
+
+    tokenizer.apply_chat_template = apply
+    calling = assistant("", tool_calls=[call()])
+    prompt = render_chat(tokenizer, [user("Kestrel"), calling, tool("21")])
+    text = shown(tokenizer, prompt)
+    assert "get_weather" in text
+    assert text.count("⟦M⟧") == 3
+
+
+def test_content_is_none_for_templates_that_ask_for_it_with_this_transformers() -> None:
     calling = assistant("", tool_calls=[call()])
     text = show(CALLS_WHERE_CONTENT_IS_NONE, [user("Kestrel"), calling, tool("21")])
     assert "get_weather" in text

@@ -19,7 +19,7 @@ from keepwarm.prompt.markup import (
     settled,
     thinking_starts,
 )
-from keepwarm.prompt.messages import CallForm, Message, in_form, num_leading_system
+from keepwarm.prompt.messages import NULL, CallForm, Message, in_form, num_leading_system
 from keepwarm.prompt.sentinel import marked, unused_mark
 from keepwarm.prompt.template import Template, Tokenizer
 
@@ -130,12 +130,10 @@ def find_user_header(template: Template) -> str:
 def find_call_form(template: Template) -> CallForm:
     """The first form of a tool call in which the template writes both name and arguments."""
     usual = CallForm()
-    no_content = CallForm(absent_content=None)
     for form in (
-        usual,
-        replace(usual, arguments=str),
-        no_content,
-        replace(no_content, arguments=str),
+        replace(usual, absent_content=absent, **as_text)
+        for absent in ("", None, NULL)
+        for as_text in ({}, {"arguments": str})
     ):
         messages = [{"role": "user", "content": ALPHA}, _calling(form, "000000001")]
         text = template.try_text(messages, add_generation_prompt=False)

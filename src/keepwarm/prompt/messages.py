@@ -38,11 +38,25 @@ _RESERVED = frozenset(
 )
 
 
+class Null:
+    """None to a template, where transformers drops what is None from a message (5.23 does): like a
+    model of Pydantic's it is asked for plain data, after that. Only `NULL`, one for all."""
+
+    def model_dump(self) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NULL = Null()
+
+
 @dataclass(frozen=True, slots=True)
 class CallForm:
     """How a template wants an assistant message that calls tools."""
 
-    absent_content: str | None = ""  # some templates render calls only where content is none
+    absent_content: str | Null | None = ""  # some templates render calls only where content is none
     arguments: type[dict[str, Any]] | type[str] = dict  # most read a mapping, a few join text
 
 
