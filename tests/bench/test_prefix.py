@@ -56,7 +56,8 @@ def test_parts_of_a_hit_are_told_by_ours_only(report: Report) -> None:
     for case in ("one message, cold", "exact", "nearest"):
         ours, theirs = (row_of(report, system, case) for system in ("keepwarm", "mlx-lm"))
         assert all(ours[f"{part}_s"] >= 0.0 for part in prefix.PARTS)
-        assert ours["insert_s"] > 0.0
+        # Of a prompt that is known to its end nothing is stored before its reply has ended.
+        assert (ours["insert_s"] > 0.0) == (case != "exact")
         assert not any(f"{part}_s" in theirs for part in prefix.PARTS)
     assert row_of(report, "keepwarm", "exact")["restore_s"] > 0.0
 
