@@ -24,6 +24,7 @@ from keepwarm.bench.talk import Plan
 from keepwarm.bench.trace import scenario as trace
 from keepwarm.bench.trace.read import trace_files
 from keepwarm.bench.trace.sizes import sizes_named
+from keepwarm.bench.trace.tables import tables
 
 MODELS = ("qwen3_5-mini", "nemotron_h-mini", "gpt_oss-mini", "qwen3-mini")
 # What counts there is what is found: smaller shapes find the same. One kind of model more.
@@ -95,7 +96,8 @@ def _trace(path: Path, sizes: str) -> None:
     report = trace.measure(plan, lambda *_: None)
     report.command = f"keepwarm bench trace {path.name} --model {sizes} --requests {NUM_REQUESTS}"
     _keep(report)
-    Console().print(trace.table(report))
+    for table in tables(report):
+        Console().print(table)
 
 
 def _progress(words: str) -> Callable[[str], None]:

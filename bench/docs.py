@@ -22,7 +22,7 @@ from bench import results
 from keepwarm.bench import duel, plot, prefill
 from keepwarm.bench.report import Report
 from keepwarm.bench.scenarios import SCENARIOS
-from keepwarm.bench.trace import scenario as trace
+from keepwarm.bench.trace.tables import tables
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
@@ -30,19 +30,21 @@ PLOTS = PAGE.parent / "plots"
 TEMPLATE = HERE / "benchmarks.md.in"
 REMARKS = HERE / "remarks"
 
+Tables = Callable[[Report], Sequence[Table]]
+
 # Those that ask no servers: what they are, what they do, and their tables.
-_OTHERS: dict[str, tuple[str, str, Callable[[Report], Table]]] = {
+_OTHERS: dict[str, tuple[str, str, Tables]] = {
     "prefill": (
         "how fast a new prompt is read",
         "A prompt that is in no cache, read without a server; keepwarm stores its checkpoints."
         " `ratio` is how many times faster keepwarm reads.",
-        prefill.table,
+        lambda report: [prefill.table(report)],
     ),
     "trace": (
         "what the cache saves on recorded workloads",
         "Recorded workloads through the real tree, placement and policy, with states replaced by"
         " their sizes. The bound knows the future.",
-        trace.table,
+        tables,
     ),
 }
 # Other models come after these, in the order of their names.
@@ -110,19 +112,19 @@ def _sorted(reports: Sequence[Report]) -> list[Report]:
 
 
 def _section(name: str, reports: Sequence[Report]) -> Iterator[str]:
-    title, words, table = _about(name)
+    title, words, tables_of = _about(name)
     yield f"## {name}: {title}"
     yield words
     shown = _shown(name, reports)
     for report in shown:
         yield _caption(report)
         yield f"![{name}, {report.model}](plots/{plot.name_of(report)})"
-        yield markdown(table(report))
+        yield from map(markdown, tables_of(report))
     if others := [report for report in _sorted(reports) if report not in shown]:
         yield "<details><summary>Other models</summary>"
         for report in others:
             yield _caption(report)
-            yield markdown(table(report))
+            yield from map(markdown, tables_of(report))
         yield "</details>"
     if not reports:
         yield f"Not measured yet: `keepwarm bench {name}`."
@@ -131,11 +133,11 @@ def _section(name: str, reports: Sequence[Report]) -> Iterator[str]:
         yield remark.read_text(encoding="utf-8").strip()
 
 
-def _about(name: str) -> tuple[str, str, Callable[[Report], Table]]:
+def _about(name: str) -> tuple[str, str, Tables]:
     if name in _OTHERS:
         return _OTHERS[name]
     entry = SCENARIOS[name]
-    return entry.help, entry.description, lambda report: duel.table(report, entry.module(name))
+    return entry.help, entry.description, lambda report: [duel.table(report, entry.module(name))]
 
 
 def _caption(report: Report) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from keepwarm.model.names import BUILT_IN, source_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from rich.table import Table
 
     from keepwarm.bench.report import Report
 
@@ -120,7 +122,7 @@ def run_duel(args: argparse.Namespace) -> int:
         report = duel.measure(
             args.scenario, module, plan, lambda words: progress.update(task, description=words)
         )
-    _show(lambda found: duel.table(found, module), report, args)
+    _show(lambda found: [duel.table(found, module)], report, args)
     return 0
 
 
@@ -179,7 +181,7 @@ def run_prefill(args: argparse.Namespace) -> int:
     from keepwarm.bench import prefill
 
     report = _measured(prefill.Plan(model, args.shape, lengths, args.rounds))
-    _show(prefill.table, report, args)
+    _show(lambda found: [prefill.table(found)], report, args)
     return 0
 
 
@@ -229,7 +231,7 @@ def run_trace(args: argparse.Namespace) -> int:
     _check_outputs(args)
     budgets_bytes = _budgets(args.budgets)
 
-    from keepwarm.bench.trace import scenario
+    from keepwarm.bench.trace import scenario, tables
     from keepwarm.bench.trace.read import trace_files
     from keepwarm.bench.trace.sizes import sizes_named
 
@@ -245,7 +247,7 @@ def run_trace(args: argparse.Namespace) -> int:
             progress.update(task, description=words, completed=done, total=total)
 
         report = scenario.measure(plan, on_progress)
-    _show(scenario.table, report, args)
+    _show(tables.tables, report, args)
     return 0
 
 
@@ -280,11 +282,14 @@ def _measured(plan: Any) -> Report:
         return measure(plan, on_progress)
 
 
-def _show(table: Any, report: Report, args: argparse.Namespace) -> None:
+def _show(
+    tables: Callable[[Report], Sequence[Table]], report: Report, args: argparse.Namespace
+) -> None:
     from rich.console import Console
 
     report.command = _command(args)
-    Console().print(table(report))
+    for table in tables(report):
+        Console().print(table)
     if args.json is not None:
         report.write(args.json)
     if args.plot is not None:

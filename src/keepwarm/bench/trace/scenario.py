@@ -1,4 +1,4 @@
-"""`keepwarm bench trace`: every system at every budget, as a report and a table."""
+"""`keepwarm bench trace`: every system at every budget, as a report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from keepwarm.bench.report import Report
 from keepwarm.bench.trace.bound import Bounds
@@ -127,47 +125,6 @@ def _bound_row(trace: Trace, sizes: Sizes, budget_bytes: int, bounds: Bounds) ->
         "saved_s": bound.saved_s,
         "held_bytes": budget_bytes,
     }
-
-
-def table(report: Report) -> Table:
-    """A line for each row, trace by trace: how much of the bound was reached; then which kinds of
-    checkpoint ours found its hits at."""
-    columns = ("policy", "GB", "tokens hit", "saved s", "of all", "of bound")
-    most = {_place(row): row["saved_s"] for row in report.rows if row["system"] == BOUND}
-    lines: list[tuple[str, ...]] = []
-    for name in dict.fromkeys(row["trace"] for row in report.rows):
-        lines.append((name, *[""] * (len(columns) - 1)))
-        rows = [row for row in report.rows if row["trace"] == name]
-        lines += [_line(row, most[_place(row)]) for row in rows]
-        for row in rows:
-            lines += _earned(row) if row["policy"] == OURS else []
-    return report.table(columns, lines)
-
-
-def _line(row: dict[str, Any], bound_s: float) -> tuple[str, ...]:
-    return (
-        f"  {row['policy']}",
-        _gb(row["budget_bytes"]),
-        f"{row['cached_tokens'] / max(1, row['prompt_tokens']):.2%}",
-        f"{row['saved_s']:,.0f}",
-        f"{row['saved_s'] / row['prefill_s']:.2%}" if row["prefill_s"] else "-",
-        f"{row['saved_s'] / bound_s:.2%}" if bound_s else "-",
-    )
-
-
-def _earned(row: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A line for each kind of checkpoint that ours found hits at: their share of all tokens."""
-    ranked = sorted(row["earned_tokens"].items(), key=lambda item: -item[1])
-    shares = [(kind, count / row["prompt_tokens"]) for kind, count in ranked]
-    return [
-        (f"  at {kind}", _gb(row["budget_bytes"]), f"{share:.2%}", "", "", "")
-        for kind, share in shares
-        if share >= 0.0005
-    ]
-
-
-def _place(row: dict[str, Any]) -> tuple[str, int]:
-    return row["trace"], row["budget_bytes"]
 
 
 def _gb(num_bytes: int) -> str:
