@@ -30,7 +30,7 @@ def shown(*rows: dict[str, Any]) -> list[list[list[str]]]:
 
 
 def test_ours_is_compared_with_the_best_of_the_others_and_the_bound() -> None:
-    [policies, _] = shown(
+    [policies] = shown(
         row("worth", 600, 30.0), row("lru", 500, 20.0), row("mlx-lm", 550, 35.0),
         row("bound", 800, 40.0),
     )  # fmt: skip
