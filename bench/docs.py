@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bench import results
+from bench import glance, results
 from keepwarm.bench import duel, plot, prefill
 from keepwarm.bench.report import Report
 from keepwarm.bench.scenarios import SCENARIOS
@@ -73,9 +73,15 @@ def main() -> None:
 def page(reports: Sequence[Report]) -> str:
     """The whole of it."""
 
+    made = {
+        "glance_cpu": lambda: glance.table(reports, "cpu", _anchors()),
+        "glance_gpu": lambda: glance.table(reports, "gpu", _anchors()),
+        "glance_trace": lambda: glance.traces(_of("trace", reports)),
+    }
+
     def section(match: re.Match[str]) -> str:
         name = match[1]
-        return "\n\n".join(_section(name, [r for r in reports if r.scenario == name]))
+        return made[name]() if name in made else "\n\n".join(_section(name, _of(name, reports)))
 
     return re.sub(r"^\{\{(\w+)\}\}$", section, TEMPLATE.read_text(encoding="utf-8"), flags=re.M)
 
@@ -90,13 +96,21 @@ def draw_all(reports: Sequence[Report]) -> None:
         plot.draw(report, PLOTS)
 
 
+def _of(name: str, reports: Sequence[Report]) -> list[Report]:
+    return _sorted([report for report in reports if report.scenario == name])
+
+
+def _anchors() -> dict[str, str]:
+    return {name: anchor(_heading(name)) for name in _names()}
+
+
 def _names() -> list[str]:
     return [*SCENARIOS, *_OTHERS]
 
 
 def _shown(name: str, reports: Sequence[Report]) -> list[Report]:
     """One for each device: the first."""
-    found = _sorted([report for report in reports if report.scenario == name])
+    found = _of(name, reports)
     return [next(r for r in found if r.device == d) for d in dict.fromkeys(r.device for r in found)]
 
 
@@ -112,25 +126,42 @@ def _sorted(reports: Sequence[Report]) -> list[Report]:
 
 
 def _section(name: str, reports: Sequence[Report]) -> Iterator[str]:
-    title, words, tables_of = _about(name)
-    yield f"## {name}: {title}"
+    _, words, tables_of = _about(name)
+    yield f"## {_heading(name)}"
     yield words
     shown = _shown(name, reports)
     for report in shown:
         yield _caption(report)
         yield f"![{name}, {report.model}](plots/{plot.name_of(report)})"
-        yield from map(markdown, tables_of(report))
-    if others := [report for report in _sorted(reports) if report not in shown]:
+        yield from _written(tables_of(report))
+    if others := [report for report in reports if report not in shown]:
         yield "<details><summary>Other models</summary>"
         for report in others:
             yield _caption(report)
-            yield from map(markdown, tables_of(report))
+            yield from _written(tables_of(report))
         yield "</details>"
     if not reports:
         yield f"Not measured yet: `keepwarm bench {name}`."
     remark = REMARKS / f"{name}.md"
     if remark.exists():
         yield remark.read_text(encoding="utf-8").strip()
+
+
+def _heading(name: str) -> str:
+    return f"{name}: {_about(name)[0]}"
+
+
+def anchor(heading: str) -> str:
+    """What links to a heading, as pages on the web make it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def _written(tables: Sequence[Table]) -> Iterator[str]:
+    """Of several each with its title."""
+    for table in tables:
+        if len(tables) > 1:
+            yield f"*{table.title}*"
+        yield markdown(table)
 
 
 def _about(name: str) -> tuple[str, str, Tables]:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bench import docs, results
+from bench import docs, glance, results
 from keepwarm.bench.report import Report
 
 
@@ -102,3 +102,34 @@ def test_report_with_a_tag_lies_beside_the_other_and_comes_after_it(tmp_path: Pa
     results.keep(plain, tmp_path)
     found = section(docs.page(results.kept(tmp_path)), "chat")
     assert found.index(plain.command) < found.index("<details>") < found.index(tagged.command)
+
+
+def test_first_table_has_a_column_for_each_kind_of_model_that_was_measured() -> None:
+    page = docs.page([report_of("qwen3_5-mini"), report_of("gpt_oss-mini")])
+    first = page[: page.index("## How it was measured")]
+    assert "|  |  | Qwen3.5 | gpt-oss |" in first
+    link = "[chat](#chat-a-long-chat-with-a-thinking-model)"
+    assert f"| {link} | first token of a turn | 2.00x | 2.00x |" in first
+    assert "90.0% / 90.0%" in first
+    assert "[burst]" not in first
+
+
+def test_first_table_compares_memory_with_the_leanest_of_those_that_find_most() -> None:
+    report = report_of("qwen3-mini")
+    report.scenario = "memory"
+    ours, theirs = report.rows
+    ours |= {"case": "6 chats", "held_bytes": 100}
+    fewer = {**theirs, "case": "6 chats", "held_bytes": 120, "cached_tokens": 0}
+    enough = {**theirs, "case": "6 chats", "held_bytes": 250, "setting": "17 entries"}
+    more = {**enough, "held_bytes": 500, "setting": "34 entries"}
+    report.rows = [ours, fewer, more, enough]
+    assert "| 2.50x |" in glance.table([report], "cpu", {"memory": "memory"})
+    assert "| 90.0% / 0.0% |" in glance.table([report], "cpu", {"memory": "memory"})
+
+
+def test_links_within_the_page_lead_to_its_headings() -> None:
+    page = docs.PAGE.read_text(encoding="utf-8")
+    headings = {docs.anchor(line.lstrip("# ")) for line in re.findall(r"^##+ .*$", page, re.M)}
+    links = set(re.findall(r"\]\(#([^)]+)\)", page))
+    assert len(links) > 5
+    assert links <= headings

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from keepwarm.bench.report import Report
-from keepwarm.bench.trace.tables import tables
+from keepwarm.bench.trace.tables import points_ahead, tables
 
 
 def row(policy: str, cached: int, saved_s: float, *, gb: int = 4, **more: Any) -> dict[str, Any]:
@@ -63,3 +63,7 @@ def test_each_trace_has_its_tables() -> None:
         row("worth", 0, 0.0, trace="chats"), row("bound", 1, 1.0, trace="chats"),
     )  # fmt: skip
     assert [table[0][0] for table in both] == ["agents:", "agents:", "chats:"]
+
+
+def test_what_is_rounded_away_is_neither_ahead_nor_behind() -> None:
+    assert points_ahead(1.0, [0.2, 1.001]) == points_ahead(1.0, [0.999]) == "+0.00"

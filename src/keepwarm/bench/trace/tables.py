@@ -3,7 +3,7 @@ checkpoint ours found what it found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -60,9 +60,14 @@ def _cells(shares: Mapping[str, float], policies: Sequence[str]) -> Iterator[str
         yield f"{shares[policy]:.2f}"
     others = [shares[policy] for policy in policies if policy != OURS]
     ours, bound = shares.get(OURS), shares[BOUND]
-    yield f"{ours - max(others):+.2f}" if ours is not None and others else ""
+    yield points_ahead(ours, others) if ours is not None and others else ""
     yield f"{bound:.2f}"
     yield f"{_percent(ours, bound):.1f}" if ours is not None else ""
+
+
+def points_ahead(ours: float, others: Iterable[float]) -> str:
+    """Of the best of the others: `+1.50`."""
+    return f"{round(ours - max(others), 2) + 0.0:+.2f}"  # never -0.00
 
 
 def _kinds(report: Report, ours: Rows) -> Table:
