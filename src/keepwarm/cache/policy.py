@@ -103,9 +103,9 @@ class Worth:
     refuses: bool = True
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
-        return sorted(candidates, key=lambda c: (self._worth(c), c.last_used))
+        return sorted(candidates, key=lambda c: (self.worth_of(c), c.last_used))
 
-    def _worth(self, candidate: Candidate) -> float:
+    def worth_of(self, candidate: Candidate) -> float:
         """What holding a byte of it for a second gives."""
         saved_s = self.cost.prefill_s(candidate.fallback, candidate.position)
         return candidate.chance * saved_s / max(1, candidate.nbytes)

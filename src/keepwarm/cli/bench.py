@@ -203,7 +203,7 @@ def _add_trace(scenarios: Any) -> None:
     )
     parser.add_argument(
         "--policies", default="worth,lru,fifo,type,marconi,mlx-lm", metavar="P,P",
-        help="marconi:2 weighs efficiency twice (default: %(default)s)",
+        help="marconi:2 weighs efficiency twice; oracle knows the future (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--users", type=int, default=8, metavar="N", help="at a time (default: %(default)s)"

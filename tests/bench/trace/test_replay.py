@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from keepwarm.bench.trace.bound import Bounds
 from keepwarm.bench.trace.marconi import Marconi, is_marconi, scaled
 from keepwarm.bench.trace.ours import BlockCost, Replay
 from keepwarm.bench.trace.sizes import MODELS, Sizes
@@ -72,6 +73,25 @@ def test_first_in_goes_first_however_often_it_was_used() -> None:
     budget_bytes = 28 * BLOCK_LEN
     assert blocks(replayed(prompts, budget_bytes, "lru")) == 2 + 2
     assert blocks(replayed(prompts, budget_bytes, "fifo")) == 2
+
+
+def test_oracle_keeps_what_will_be_used_whoever_came_last() -> None:
+    """Three prompts in turn and room for two: who was there last comes back last."""
+    rounds = [[1, 2], [3, 4], [5, 6]] * 4
+    prompts, budget_bytes = trace(*rounds, block_len=BLOCK_LEN), 28 * BLOCK_LEN
+    assert blocks(replayed(prompts, budget_bytes, "lru")) == 0
+    # Of the nine that come again at least every second one is there still.
+    assert blocks(replayed(prompts, budget_bytes, "oracle")) >= 2 * 4
+    bound = Bounds(prompts, BLOCKY).at(budget_bytes)
+    assert blocks(replayed(prompts, budget_bytes, "oracle")) <= bound.cached_tokens / BLOCK_LEN
+
+
+def test_oracle_lets_go_of_a_place_that_all_who_come_back_pass_by() -> None:
+    """Room for two snapshots: the one within the first conversation is of no use while its end is
+    held, and must not push out another conversation's."""
+    prompts = [[1, 2], [1, 2, 3], [9, 8], [7, 6], [1, 2, 3, 5], [9, 8], [7, 6]]
+    tally = replayed(trace(*prompts, block_len=BLOCK_LEN), 34 * BLOCK_LEN, "oracle")
+    assert blocks(tally) == 2 + 3 + 2
 
 
 def test_peer_entries_share_nothing() -> None:

@@ -51,6 +51,14 @@ def test_what_ours_found_is_told_by_kind_and_budget() -> None:
     assert ["8", "0.00", "50.00"] in kinds
 
 
+def test_who_knows_the_future_is_no_rival() -> None:
+    [policies] = shown(
+        row("worth", 600, 30.0), row("lru", 500, 20.0), row("oracle", 700, 35.0),
+        row("bound", 800, 40.0),
+    )  # fmt: skip
+    assert ["4", "60.00", "50.00", "70.00", "+10.00", "80.00", "75.0"] in policies
+
+
 def test_others_alone_are_not_compared_with_ours() -> None:
     [policies] = shown(row("lru", 500, 20.0), row("bound", 800, 40.0))
     assert ["4", "50.00", "80.00"] in policies

@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from keepwarm.bench.trace.marconi import is_marconi, marconi_named
+from keepwarm.bench.trace.oracle import ORACLE, Oracle
 from keepwarm.bench.trace.sizes import Sizes
 from keepwarm.bench.trace.stream import Request, Trace
 from keepwarm.bench.trace.tally import Tally
@@ -88,11 +89,17 @@ class Replay:
             self._model.caches,
             budget_bytes=self._model.units(budget_bytes),
             placement=_in_blocks(Placement(), trace.block_len),
-            policy=policy_of(policy, cost),
+            policy=self._policy(policy, cost),
             cost=cost,
             clock=lambda: self._now,
         )
         self.tally = Tally(sizes, trace.block_len)
+
+    def _policy(self, name: str, cost: BlockCost) -> Policy:
+        """Raises BadInput for an unknown name."""
+        if name == ORACLE:  # a request is told to the tally before anything of it is stored
+            return Oracle(cost, self._trace, lambda: self.tally.num_requests - 1)
+        return marconi_named(name, cost) if is_marconi(name) else policy_named(name, cost)
 
     def run(self, on_request: OnRequest) -> Tally:
         """Raises CacheFault where the cache failed: figures of a broken replay are worth
@@ -127,11 +134,6 @@ class Replay:
                 self._model.read(live, prompt, stop.position)
                 if stop.kind is not StopKind.END:
                     self.cache.insert(prompt, live, kind=stop.kind, pin=pin)
-
-
-def policy_of(name: str, cost: BlockCost) -> Policy:
-    """The policy of a name. Raises BadInput for an unknown one."""
-    return marconi_named(name, cost) if is_marconi(name) else policy_named(name, cost)
 
 
 def prompt_of(request: Request, ends: list[int]) -> Prompt:

@@ -10,6 +10,7 @@ from typing import Any
 from keepwarm.bench.report import Report
 from keepwarm.bench.trace.bound import Bounds
 from keepwarm.bench.trace.marconi import is_marconi
+from keepwarm.bench.trace.oracle import ORACLE
 from keepwarm.bench.trace.ours import Replay
 from keepwarm.bench.trace.read import read_trace
 from keepwarm.bench.trace.sizes import Sizes
@@ -44,10 +45,11 @@ class Plan:
 
 
 def checked_policies(names: Sequence[str]) -> list[str]:
-    """Raises BadInput for a name that is not one of `POLICIES`."""
+    """Raises BadInput for a name that is none of ours."""
     for name in names:
-        if name not in POLICIES and not is_marconi(name):
-            raise BadInput(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+        if name not in (*POLICIES, ORACLE) and not is_marconi(name):
+            known = ", ".join((*POLICIES, ORACLE))
+            raise BadInput(f"there is no policy {name!r}; there are {known}")
     return list(names)
 
 

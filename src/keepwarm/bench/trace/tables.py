@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from keepwarm.bench.report import Report
+from keepwarm.bench.trace.oracle import ORACLE
 from keepwarm.bench.trace.scenario import BOUND, OURS
 
 Rows = Sequence[Mapping[str, Any]]  # of a report
@@ -17,7 +18,7 @@ Line = tuple[str, ...]
 # What is shared out, and of which whole.
 _MEASURES = (
     ("tokens", "cached_tokens", "prompt_tokens"),
-    ("prefill", "saved_s", "prefill_s"),
+    ("seconds", "saved_s", "prefill_s"),
 )
 
 
@@ -26,7 +27,7 @@ def tables(report: Report) -> list[Table]:
     shown: list[Table] = []
     for name in dict.fromkeys(row["trace"] for row in report.rows):
         rows = [row for row in report.rows if row["trace"] == name]
-        title = f"{name}: what was found and saved, %"
+        title = f"{name}: prompt tokens found, prefill seconds saved, %"
         shown.append(_titled(title, _policies(report, rows)))
         ours = [row for row in rows if row["policy"] == OURS]
         if any(row["earned_tokens"] for row in ours):
@@ -58,7 +59,7 @@ def _policies(report: Report, rows: Rows) -> Table:
 def _cells(shares: Mapping[str, float], policies: Sequence[str]) -> Iterator[str]:
     for policy in policies:
         yield f"{shares[policy]:.2f}"
-    others = [shares[policy] for policy in policies if policy != OURS]
+    others = [shares[policy] for policy in policies if policy not in (OURS, ORACLE)]
     ours, bound = shares.get(OURS), shares[BOUND]
     yield points_ahead(ours, others) if ours is not None and others else ""
     yield f"{bound:.2f}"
