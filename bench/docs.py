@@ -43,7 +43,9 @@ _OTHERS: dict[str, tuple[str, str, Tables]] = {
     "trace": (
         "what the cache saves on recorded workloads",
         "Recorded workloads through the real tree, placement and policy, with states replaced by"
-        " their sizes. The bound knows the future.",
+        " their sizes. `worth` is keepwarm's policy; `lru`, `fifo`, `type` (mlx-lm's order) and"
+        " `marconi` choose in its place, in the same tree; `mlx-lm` is its own cache. `ahead` is how"
+        " many points ours has more than the best of these; the bound knows the future.",
         tables,
     ),
 }

@@ -46,8 +46,10 @@ examples:
   keepwarm bench trace ./traces/sessions.tar.xz --budgets 8,32 --policies worth,lru
   keepwarm bench trace ./traces --model nemotron-h-30b --json trace.json
 
-No model runs: what is stored has the size of its states, and seconds come from their arithmetic.
-Replies are not in the traces, so nothing decoded is stored, by anyone. The bound knows the future.
+worth is keepwarm's policy; lru, fifo, type (mlx-lm's order), marconi and oracle, which knows the
+future, choose in its place; mlx-lm is its own cache. No model runs: what is stored has the size of
+its states, and seconds come from their arithmetic. Replies are not in the traces, so nothing
+decoded is stored, by anyone. The bound is the most that any cache of that size could save.
 """
 
 
