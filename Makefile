@@ -61,7 +61,7 @@ gpu:
 	KEEPWARM_TEST_DEVICE=gpu .venv-cuda/bin/python -m pytest -m gpu $(ARGS)
 endif
 
-bench: $(STAMP) ## Run every scenario with four small models beside mlx-lm; 75 minutes on 2 cores
+bench: $(STAMP) ## Run every scenario with four small models beside mlx-lm; an hour on 2 cores
 	$(BIN)/python -m bench.all $(ARGS)
 
 docs: $(STAMP) ## Make docs/benchmarks.md and its plots of what was measured

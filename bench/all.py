@@ -3,7 +3,7 @@
     python -m bench.all [--models M,M] [--scenarios S,S] [--traces PATH]
 
 The servers of a model start once and play all its scenarios: all of each with the first model, less
-of some with the others, or it would take hours. On 2 CPU cores it takes about 75 minutes;
+of some with the others, or it would take hours. On 2 CPU cores it takes about an hour;
 `make docs` then makes the page.
 """
 
@@ -22,6 +22,7 @@ from keepwarm.bench.report import Report
 from keepwarm.bench.scenarios import SCENARIOS
 from keepwarm.bench.talk import Plan
 from keepwarm.bench.trace import scenario as trace
+from keepwarm.bench.trace.oracle import ORACLE
 from keepwarm.bench.trace.read import trace_files
 from keepwarm.bench.trace.sizes import sizes_named
 from keepwarm.bench.trace.tables import tables
@@ -90,11 +91,15 @@ def _prefill(model: str) -> None:
 
 def _trace(path: Path, sizes: str) -> None:
     budgets_bytes = [gb * 10**9 for gb in BUDGETS_GB]
+    policies = (*trace.POLICIES, ORACLE)
     plan = trace.Plan(
-        trace_files(path), sizes_named(sizes), budgets_bytes, num_requests=NUM_REQUESTS
+        trace_files(path), sizes_named(sizes), budgets_bytes, policies, num_requests=NUM_REQUESTS
     )
     report = trace.measure(plan, lambda *_: None)
-    report.command = f"keepwarm bench trace {path.name} --model {sizes} --requests {NUM_REQUESTS}"
+    report.command = (
+        f"keepwarm bench trace {path.name} --model {sizes} --policies {','.join(policies)}"
+        f" --requests {NUM_REQUESTS}"
+    )
     _keep(report)
     for table in tables(report):
         Console().print(table)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keepwarm.bench.report import Report, median
+from keepwarm.bench.trace.oracle import ORACLE
 from keepwarm.bench.trace.scenario import BOUND
 from keepwarm.bench.trace.scenario import OURS as WORTH
 from keepwarm.bench.trace.tables import points_ahead
@@ -128,7 +129,7 @@ def _ahead(rows: Sequence[Row], budget_bytes: int) -> str:
     shares = {
         row["policy"]: 100 * row["cached_tokens"] / row["prompt_tokens"]
         for row in rows
-        if row["budget_bytes"] == budget_bytes and row["policy"] != BOUND
+        if row["budget_bytes"] == budget_bytes and row["policy"] not in (BOUND, ORACLE)
     }
     ours = shares.pop(WORTH)
     return f"{ours:.1f} ({points_ahead(ours, shares.values())})"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keepwarm.bench.report import Report, median
+from keepwarm.bench.trace.oracle import ORACLE
 from keepwarm.errors import BadInput
 
 if TYPE_CHECKING:
@@ -281,7 +282,8 @@ def _trace(figure: Figure, report: Report) -> None:
     traces = list(dict.fromkeys(str(row["trace"]) for row in report.rows))
     panels = figure.subplots(1, len(traces), sharey=True, squeeze=False)[0]
     systems = _systems(report.rows)
-    colours = _colours(systems)
+    # Who knows the future is drawn like the bound.
+    colours = _colours([system for system in systems if system[1] != ORACLE])
     for axes, trace in zip(panels, traces):
         for i, system in enumerate(systems):
             found = [

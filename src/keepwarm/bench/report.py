@@ -85,7 +85,9 @@ class Report:
     def table(self, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
         used = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         title = f"{self.scenario}: {self.model} on {self.device}"
-        table = Table(title=title, caption=used, box=box.SIMPLE_HEAD)
+        table = Table(
+            title=title, caption=used, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False
+        )  # as narrow as they come: many are as wide as a terminal
         for i, column in enumerate(columns):
             # Where the terminal is narrow, the names give way.
             table.add_column(column, justify="right" if i else "left", no_wrap=i > 0)

@@ -38,7 +38,6 @@ def tables(report: Report) -> list[Table]:
 
 def _titled(title: str, table: Table) -> Table:
     table.title = title
-    table.collapse_padding, table.pad_edge = True, False  # or it is too wide for a terminal
     return table
 
 
