@@ -45,8 +45,9 @@ _OTHERS: dict[str, tuple[str, str, Tables]] = {
         "Recorded workloads through the real tree, placement and policy, with states replaced by"
         " their sizes. `worth` is keepwarm's policy; `lru`, `fifo`, `type` (mlx-lm's order) and"
         " `marconi` choose in its place, in the same tree; `mlx-lm` is its own cache. `ahead` is how"
-        " many points ours has more than the best of these. `oracle` is ours with the next use of"
-        " everything known, the bound what no cache of that size can pass.",
+        " many points ours has more than the best of these, `of it` how many percent of the bound,"
+        " which no cache of that size can pass; `oracle` is ours with the next use of everything"
+        " known.",
         tables,
     ),
 }

@@ -76,10 +76,12 @@ _TTFT = _ratio(_ttft_s)
 LINES = (
     Line("chat", "prompt tokens found, ours / theirs", r"\d+ turns", _found),
     Line("chat", "first token of a turn", r"\d+ turns", _TTFT),
-    Line("agent", "first token for a new user of the same tools", "tools only, warm", _TTFT),
-    Line("agent", "for another question about a document", "document, warm", _TTFT),
+    Line("agent", "a new user of the same system prompt: first token", "system, warm", _TTFT),
+    Line("agent", "of the same tools, without a system prompt", "tools only, warm", _TTFT),
+    Line("agent", "another question about a document", "document, warm", _TTFT),
     Line("tools", "10 steps, thoughts not sent back: found", "not echoed", _found),
-    Line("branch", "fifth turn edited: missed of what could be found", "even, edit 5", _miss),
+    Line("branch", "fifth turn edited: tokens missed of what could be found", "even, edit 5", _miss),
+    Line("branch", "fifth answer again: the same", "even, again 5", _miss),
     Line("burst", "6 at once: all have a first token", "6 cold", _ratio(_noted("all_firsts_s"))),
     Line("burst", "32 at once", "32 cold", _ratio(_noted("all_firsts_s"))),
     Line("mixed", "longest gap of streams, 8,000 tokens being read", "8,000 tokens",
@@ -88,8 +90,8 @@ LINES = (
          _ratio(_s_per_token)),
     Line("prefix", "2,000 new tokens: first token", "2,000, one message, cold", _TTFT),
     Line("prefix", "the same again: first token, in decode steps", "2,000, exact", _steps),
-    Line("memory", "chats in turn: found", r"\d chats", _found),
-    Line("memory", "bytes held after them (theirs where they find most)", r"\d chats",
+    Line("memory", "several chats in turn: found", r"\d chats", _found),
+    Line("memory", "bytes held after them", r"\d chats",
          _ratio(_bytes), ".*"),
 )  # fmt: skip
 
@@ -113,12 +115,10 @@ def table(reports: Sequence[Report], device: str, anchors: Mapping[str, str]) ->
 def traces(reports: Sequence[Report]) -> str:
     """For each trace and model the share of tokens that ours finds, and how far ahead of the best
     other policy that is, by budget."""
-    written: list[list[str]] = []
+    budgets = sorted({row["budget_bytes"] for report in reports for row in report.rows})
+    heads = [f"{budget_bytes / 10**9:g} GB" for budget_bytes in budgets]
+    written = [["", "sizes of", *heads], ["---", "---", *["---:"] * len(heads)]]
     for report in reports:
-        budgets = list(dict.fromkeys(row["budget_bytes"] for row in report.rows))
-        if not written:
-            heads = [f"{budget_bytes / 10**9:g} GB" for budget_bytes in budgets]
-            written = [["", "sizes of", *heads], ["---", "---", *["---:"] * len(heads)]]
         for name in dict.fromkeys(row["trace"] for row in report.rows):
             rows = [row for row in report.rows if row["trace"] == name]
             written.append([name, report.model, *(_ahead(rows, budget) for budget in budgets)])
@@ -131,8 +131,10 @@ def _ahead(rows: Sequence[Row], budget_bytes: int) -> str:
         for row in rows
         if row["budget_bytes"] == budget_bytes and row["policy"] not in (BOUND, ORACLE)
     }
-    ours = shares.pop(WORTH)
-    return f"{ours:.1f} ({points_ahead(ours, shares.values())})"
+    ours = shares.pop(WORTH, None)
+    if ours is None:
+        return ""
+    return f"{ours:.1f} ({points_ahead(ours, shares.values())})" if shares else f"{ours:.1f}"
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:

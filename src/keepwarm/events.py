@@ -22,7 +22,7 @@ class Timings:
     lookup_s: float = 0.0
     restore_s: float = 0.0
     prefill_s: float = 0.0
-    insert_s: float = 0.0
+    insert_s: float = 0.0  # until the end is told: an engine stores the reply behind that
     decode_s: float = 0.0
     first_token_s: float = 0.0  # from the start to the first token
 

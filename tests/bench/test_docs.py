@@ -128,8 +128,31 @@ def test_first_table_compares_memory_with_the_leanest_of_those_that_find_most() 
 
 
 def test_links_within_the_page_lead_to_its_headings() -> None:
-    page = docs.PAGE.read_text(encoding="utf-8")
+    page = docs.page(results.kept())
     headings = {docs.anchor(line.lstrip("# ")) for line in re.findall(r"^##+ .*$", page, re.M)}
     links = set(re.findall(r"\]\(#([^)]+)\)", page))
     assert len(links) > 5
     assert links <= headings
+
+
+def trace_of(model: str, shares: dict[str, float], gb: int) -> Report:
+    found = Report("trace", model, "states by their sizes")
+    found.rows = [
+        {"system": "keepwarm", "policy": policy, "trace": "agents", "budget_bytes": gb * 10**9,
+         "prompt_tokens": 1000, "cached_tokens": int(1000 * share)}
+        for policy, share in shares.items()
+    ]  # fmt: skip
+    return found
+
+
+def test_traces_stand_under_their_own_budgets() -> None:
+    beside = trace_of("a", {"worth": 0.5, "lru": 0.4, "oracle": 0.7, "bound": 0.8}, 4)
+    alone = trace_of("b", {"worth": 0.6, "bound": 0.8}, 8)
+    others = trace_of("c", {"lru": 0.6, "bound": 0.8}, 8)
+    assert glance.traces([beside, alone, others]).splitlines() == [
+        "|  | sizes of | 4 GB | 8 GB |",
+        "| --- | --- | ---: | ---: |",
+        "| agents | a | 50.0 (+10.00) |  |",
+        "| agents | b |  | 60.0 |",
+        "| agents | c |  |  |",
+    ]

@@ -79,6 +79,21 @@ def test_picture_is_small_and_white_and_shows_both(scenario: str, tmp_path: Path
         assert (np.abs(pixels - wanted).max(axis=-1) < 12).sum() > 50, colour
 
 
+def test_each_line_has_its_own_colour_in_the_file(tmp_path: Path) -> None:
+    """A picture with few colours keeps those that are drawn with, however thin the lines are."""
+    policies = ["worth", "lru", "fifo", "type", "marconi"]
+    several = [
+        row("keepwarm", "", 1.0 + i / 4, policy=policy, trace=trace, budget_bytes=gb * 10**9)
+        for trace in ("a", "b", "c", "d")
+        for gb in (4, 8, 16)
+        for i, policy in enumerate(policies)
+    ]
+    image = Image.open(plot.draw(Report("trace", "m", "cpu", rows=several), tmp_path))
+    there = {rgb for _, rgb in image.convert("RGB").getcolors(1 << 16)}
+    wanted = {tuple(bytes.fromhex(colour[1:])) for colour in plot._COLOURS["keepwarm"]}
+    assert wanted <= there
+
+
 def test_bars_are_as_long_as_the_share_and_the_bound_stands_at_its_own() -> None:
     figure = Figure()
     plot._cached(figure, report_of("agent"))

@@ -4,7 +4,6 @@ beside it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import mlx.core as mx
@@ -13,8 +12,8 @@ import pytest
 from keepwarm.cache.candidates import Newcomer
 from keepwarm.cache.policy import Candidate
 from keepwarm.engine.batch import Group
-from keepwarm.engine.request import DecodeMode, Request, Sampling
-from keepwarm.events import Delta, Done, Event, Reading, Result, Source
+from keepwarm.engine.request import DecodeMode, Sampling
+from keepwarm.events import Delta, Reading, Source
 from tests.architectures.drive import prompt_of, random_tokens
 
 from .engines import Bench, alone, bench
@@ -295,44 +294,6 @@ def test_cancelled_while_it_speaks_keeps_prompt_and_half_the_reply(kind: str) ->
     _, again = made.ask(follow, 2)
     made.run()
     assert again.result.cached_tokens == len(prompt) + len(heard.result.tokens)
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen3_5"])
-def test_end_of_a_reply_is_told_before_it_is_stored(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = bench(kind)
-    prompts = [prompt_of([SYSTEM, question(i)]) for i in range(3)]
-    heards = [made.ask(prompt, 6)[1] for prompt in prompts]
-    keep, over_by_then = made.core.warmth.keep_reply, []
-
-    def watched(sequence: Any) -> None:
-        over_by_then.append(sum(heard.is_over for heard in heards))
-        keep(sequence)
-
-    monkeypatch.setattr(made.core.warmth, "keep_reply", watched)
-    made.step_until(lambda: heards[0].is_over)
-    assert over_by_then[0] >= 1
-    follow = prompts[0].extended([*heards[0].result.tokens, 3, 4])
-    _, again = made.ask(follow, 2)
-    made.run()
-    assert again.result.cached_tokens == len(prompts[0]) + 6
-
-
-def test_what_a_result_says_stays_as_it_was_told() -> None:
-    made = bench()
-    results: list[Result] = []
-    as_told: list[Result] = []
-
-    def hear(event: Event) -> None:
-        if isinstance(event, Done) and event.result is not None:
-            results.append(event.result)
-            as_told.append(deepcopy(event.result))
-
-    made.core.submit(Request(prompt_of([SYSTEM, question(1)]), 6, ignore_eos=True), hear)
-    made.run()
-    assert results == as_told
-    assert results[0].timings.insert_s > 0
 
 
 def test_cancelled_in_the_queue_never_starts() -> None:

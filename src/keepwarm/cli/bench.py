@@ -46,10 +46,15 @@ examples:
   keepwarm bench trace ./traces/sessions.tar.xz --budgets 8,32 --policies worth,lru
   keepwarm bench trace ./traces --model nemotron-h-30b --json trace.json
 
+Of each trace a table in percent of all prompt tokens, and of all seconds that prefill would take:
+ahead is how many points worth has more than the best of the others, of it how many percent of the
+bound, which is the most that any cache of that size could save; then at which checkpoints it found
+that.
+
 worth is keepwarm's policy; lru, fifo, type (mlx-lm's order), marconi and oracle, which knows the
 future, choose in its place; mlx-lm is its own cache. No model runs: what is stored has the size of
 its states, and seconds come from their arithmetic. Replies are not in the traces, so nothing
-decoded is stored, by anyone. The bound is the most that any cache of that size could save.
+decoded is stored, by anyone.
 """
 
 
@@ -135,6 +140,8 @@ def _check_rounds(args: argparse.Namespace) -> None:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Not after minutes of measuring."""
+    if args.json is not None and args.json.is_dir():
+        raise BadInput(f"{args.json} is a folder: name a file in it")
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise BadInput(f"there is no folder {args.json.parent}")
     if args.plot is not None:
@@ -201,7 +208,10 @@ def _add_trace(scenarios: Any) -> None:
         help="whose sizes: qwen3.5-35b-a3b or nemotron-h-30b (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--budgets", default="4,8,16,32,64,128", metavar="GB,GB", help="(default: %(default)s)"
+        "--budgets",
+        default="4,8,16,32,64,128",
+        metavar="GB,GB",
+        help="what the cache may hold (default: %(default)s)",
     )
     parser.add_argument(
         "--policies", default="worth,lru,fifo,type,marconi,mlx-lm", metavar="P,P",
@@ -255,7 +265,7 @@ def run_trace(args: argparse.Namespace) -> int:
 
 def _budgets(text: str) -> list[int]:
     try:
-        found = [int(float(part) * 10**9) for part in text.split(",")]
+        found = list(dict.fromkeys(int(float(part) * 10**9) for part in text.split(",")))
     except (ValueError, OverflowError) as error:
         raise BadInput(f"--budgets: {text!r} is no list of GB; write 4,8,16") from error
     if min(found) < 1:

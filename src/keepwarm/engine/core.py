@@ -363,20 +363,27 @@ class Core:
         """Replies ended, for these reasons: say so, then store each for its next turn. Whoever asks
         for that at once waits until it is stored."""
         for sequence, reason in ended.items():
+            self.queue.remove(sequence)
             self.tally.ended(reason, sequence.num_told)
             sequence.tell(Done(result=sequence.result(reason)))
         if ended:
             sleep(_HAND_OVER_S)
         for sequence in ended:
-            if sequence.row is not None:
-                self.batch.group_of(sequence.row).take(sequence.row)
-                self.warmth.keep_reply(sequence)
-            elif sequence.prefill is not None:
-                sequence.prefill.keep()
+            try:
+                self._keep(sequence)
+            except Exception:  # it is told already, and the others go on
+                log.exception("what was read for a reply could not be stored")
         self._stop_running(*ended)
         for sequence in ended:
-            self.queue.remove(sequence)
             sequence.end()
+
+    def _keep(self, sequence: Sequence) -> None:
+        """Store what it has read, and said, for its next turn."""
+        if sequence.row is not None:
+            self.batch.group_of(sequence.row).take(sequence.row)
+            self.warmth.keep_reply(sequence)
+        elif sequence.prefill is not None:
+            sequence.prefill.keep()
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """That request gets the error; the others go on."""
@@ -390,9 +397,9 @@ class Core:
 
     def _stop_running(self, *sequences: Sequence) -> None:
         rows = [s.row for s in sequences if s.row is not None and s.row in self._by_row]
-        self.batch.drop(rows)
         for row in rows:
             del self._by_row[row]
+        self.batch.drop(rows)
 
     def _drop_cancelled(self) -> None:
         self._finish({s: "cancelled" for s in self._sequences() if s.is_cancelled})

@@ -137,7 +137,9 @@ def find_call_form(template: Template) -> CallForm:
     ):
         messages = [{"role": "user", "content": ALPHA}, _calling(form, "000000001")]
         text = template.try_text(messages, add_generation_prompt=False)
-        if text is not None and "lookup" in text and QUEBEC in text:
+        if text is None or repr(NULL) in text:  # written by one that writes whatever it gets
+            continue
+        if "lookup" in text and QUEBEC in text:
             return form
     return usual
 

@@ -40,13 +40,19 @@ _RESERVED = frozenset(
 
 class Null:
     """None to a template, where transformers drops what is None from a message (5.23 does): like a
-    model of Pydantic's it is asked for plain data, after that. Only `NULL`, one for all."""
+    model of Pydantic's it is asked for plain data, after that. There is but `NULL`."""
 
     def model_dump(self) -> None:
         return None
 
     def __bool__(self) -> bool:
         return False
+
+    def __repr__(self) -> str:
+        return "<null content>"
+
+    def __reduce__(self) -> str:
+        return "NULL"  # a copy is the same
 
 
 NULL = Null()

@@ -94,6 +94,13 @@ def test_oracle_lets_go_of_a_place_that_all_who_come_back_pass_by() -> None:
     assert blocks(tally) == 2 + 3 + 2
 
 
+def test_oracle_stores_no_place_that_all_who_come_pass_by() -> None:
+    """Nor one within a conversation whose end is held already."""
+    prompts = [[1, 2, 4], [7, 6], [1, 2], [9, 8], [1, 2, 4], [7, 6]]
+    tally = replayed(trace(*prompts, block_len=BLOCK_LEN), 28 * BLOCK_LEN, "oracle")
+    assert blocks(tally) == 3 + 2
+
+
 def test_peer_entries_share_nothing() -> None:
     """The same conversation takes an entry a turn: 13 + 14 bytes, where rows stored once would
     take 4 + 2 x 10."""

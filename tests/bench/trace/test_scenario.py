@@ -62,6 +62,14 @@ def test_only_the_first_requests_are_replayed_where_told(path: Path, tmp_path: P
     assert {row["cached_tokens"] for row in rows} == {2 * 512}
 
 
+def test_what_is_named_twice_is_replayed_once(path: Path, tmp_path: Path) -> None:
+    told = tmp_path / "out.json"
+    flags = ["--budgets", "4,4", "--policies", "lru,worth,lru", "--json", str(told)]
+    assert main(["bench", "trace", str(path), *flags]) == 0
+    rows = json.loads(told.read_text())["rows"]
+    assert [row["policy"] for row in rows] == ["lru", "worth", "bound"]
+
+
 def test_first_requests_are_left_out_where_told(path: Path, tmp_path: Path) -> None:
     told = tmp_path / "out.json"
     flags = ["--budgets", "4", "--skip", "1", "--json", str(told)]
@@ -84,6 +92,7 @@ def test_first_requests_are_left_out_where_told(path: Path, tmp_path: Path) -> N
         (["--users", "0"], "at least 1"),
         (["--requests", "0"], "at least 1"),
         (["--json", "nowhere/at/all.json"], "no folder"),
+        (["--json", "."], "is a folder"),
     ],
 )
 def test_flags_that_cannot_be_meant_are_told(

@@ -34,9 +34,9 @@ def test_ours_is_compared_with_the_best_of_the_others_and_the_bound() -> None:
         row("worth", 600, 30.0), row("lru", 500, 20.0), row("mlx-lm", 550, 35.0),
         row("bound", 800, 40.0),
     )  # fmt: skip
-    assert ["GB", "worth", "lru", "mlx-lm", "ahead", "bound", "of", "bound"] in policies
-    assert ["4", "60.00", "50.00", "55.00", "+5.00", "80.00", "75.0"] in policies
-    assert ["4", "60.00", "40.00", "70.00", "-10.00", "80.00", "75.0"] in policies
+    assert ["GB", "worth", "lru", "mlx-lm", "ahead", "bound", "of", "it"] in policies
+    assert ["4", "60.0", "50.0", "55.0", "+5.00", "80.0", "75.0"] in policies
+    assert ["4", "60.0", "40.0", "70.0", "-10.00", "80.0", "75.0"] in policies
 
 
 def test_what_ours_found_is_told_by_kind_and_budget() -> None:
@@ -56,12 +56,20 @@ def test_who_knows_the_future_is_no_rival() -> None:
         row("worth", 600, 30.0), row("lru", 500, 20.0), row("oracle", 700, 35.0),
         row("bound", 800, 40.0),
     )  # fmt: skip
-    assert ["4", "60.00", "50.00", "70.00", "+10.00", "80.00", "75.0"] in policies
+    assert ["4", "60.0", "50.0", "70.0", "+10.00", "80.0", "75.0"] in policies
+
+
+def test_all_policies_fit_a_usual_terminal() -> None:
+    policies = ["worth", "lru", "fifo", "type", "marconi", "mlx-lm", "oracle", "bound"]
+    [table] = shown(*(row(policy, 1000, 50.0, gb=128) for policy in policies))
+    heads = ["GB", *policies[:-1], "ahead", "bound", "of", "it"]
+    assert heads in table
+    assert ["128", *["100.0"] * 7, "+0.00", "100.0", "100.0"] in table
 
 
 def test_others_alone_are_not_compared_with_ours() -> None:
     [policies] = shown(row("lru", 500, 20.0), row("bound", 800, 40.0))
-    assert ["4", "50.00", "80.00"] in policies
+    assert ["4", "50.0", "80.0"] in policies
 
 
 def test_each_trace_has_its_tables() -> None:

@@ -48,9 +48,10 @@ class Oracle:
         handle = candidate.handle
         if isinstance(handle, Newcomer):
             last = int(handle.prompt.tokens[handle.position - 1])
-            index = self._next_user(last, set())
+            below = set() if handle.is_leaf else set(_ends_below(handle.base))
         else:
-            index = self._next_user(_last_block(handle.node), set(_ends_below(handle.node)))
+            last, below = _last_block(handle.node), set(_ends_below(handle.node))
+        index = self._next_user(last, below)
         if index is None:
             return _NEVER
         return 1 / max(_LEAST_S, self._requests[index].time_s - now)

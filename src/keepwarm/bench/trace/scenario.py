@@ -45,12 +45,12 @@ class Plan:
 
 
 def checked_policies(names: Sequence[str]) -> list[str]:
-    """Raises BadInput for a name that is none of ours."""
+    """Each once. Raises BadInput for a name that is none of ours."""
     for name in names:
         if name not in (*POLICIES, ORACLE) and not is_marconi(name):
             known = ", ".join((*POLICIES, ORACLE))
             raise BadInput(f"there is no policy {name!r}; there are {known}")
-    return list(names)
+    return list(dict.fromkeys(names))
 
 
 def measure(plan: Plan, on_progress: Progress) -> Report:

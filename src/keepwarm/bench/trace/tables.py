@@ -18,7 +18,7 @@ Line = tuple[str, ...]
 # What is shared out, and of which whole.
 _MEASURES = (
     ("tokens", "cached_tokens", "prompt_tokens"),
-    ("seconds", "saved_s", "prefill_s"),
+    ("time", "saved_s", "prefill_s"),
 )
 
 
@@ -38,12 +38,14 @@ def tables(report: Report) -> list[Table]:
 
 def _titled(title: str, table: Table) -> Table:
     table.title = title
+    table.columns[0].no_wrap = True  # the budget: nothing can be read without
+    table.show_edge = False  # two columns less, and all policies fit a usual terminal
     return table
 
 
 def _policies(report: Report, rows: Rows) -> Table:
-    """`ahead` is how many points ours has more than the best of the others, `of bound` how many
-    percent it reaches of the most that is possible."""
+    """`ahead` is how many points ours has more than the best of the others, `of it` how many
+    percent it reaches of the bound, the most that is possible."""
     policies = [p for p in dict.fromkeys(row["policy"] for row in rows) if p != BOUND]
     lines: list[Line] = []
     for words, part, whole in _MEASURES:
@@ -52,16 +54,16 @@ def _policies(report: Report, rows: Rows) -> Table:
             found = [row for row in rows if row["budget_bytes"] == budget_bytes]
             shares = {row["policy"]: _percent(row[part], row[whole]) for row in found}
             lines.append((_gb(budget_bytes), *_cells(shares, policies)))
-    return report.table(["GB", *policies, "ahead", BOUND, "of bound"], lines)
+    return report.table(["GB", *policies, "ahead", BOUND, "of it"], lines)
 
 
 def _cells(shares: Mapping[str, float], policies: Sequence[str]) -> Iterator[str]:
     for policy in policies:
-        yield f"{shares[policy]:.2f}"
+        yield f"{shares[policy]:.1f}"
     others = [shares[policy] for policy in policies if policy not in (OURS, ORACLE)]
     ours, bound = shares.get(OURS), shares[BOUND]
     yield points_ahead(ours, others) if ours is not None and others else ""
-    yield f"{bound:.2f}"
+    yield f"{bound:.1f}"
     yield f"{_percent(ours, bound):.1f}" if ours is not None else ""
 
 
