@@ -107,8 +107,11 @@ def terminal(args: list[str], env: Mapping[str, str]) -> Iterator[Terminal]:
 
 
 def _take_terminal() -> None:
-    """So that Ctrl-C typed there reaches the program."""
+    """So that Ctrl-C typed there reaches the program, and is not ignored: a shell has what it runs
+    in the background ignore it, these tests perhaps."""
     import fcntl
+    import signal
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
