@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from types import NoneType
 from typing import Any
 
@@ -12,7 +14,9 @@ from mlx_lm.chat_templates import deepseek_v32
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.prompt.boundaries import BoundaryKind
+from keepwarm.prompt.endings import find_call_form
 from keepwarm.prompt.markup import ALPHA
+from keepwarm.prompt.messages import NULL, CallForm
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.template import Template
 from tests.prompt.conversations import (
@@ -248,6 +252,21 @@ def test_content_is_none_for_templates_that_ask_for_it_with_this_transformers() 
     text = show(CALLS_WHERE_CONTENT_IS_NONE, [user("Kestrel"), calling, tool("21")])
     assert "get_weather" in text
     assert text.count("⟦M⟧") == 3
+
+
+def test_stand_in_for_none_is_one_and_never_written() -> None:
+    assert copy.deepcopy(NULL) is NULL
+    assert pickle.loads(pickle.dumps(NULL)) is NULL  # noqa: S301 - its own
+    tokenizer = make(CALLS_WHERE_CONTENT_IS_NONE)
+
+    def apply(messages: list[dict[str, Any]], **given: Any) -> str:
+        """Refuses a call without content, and writes whatever it is given."""
+        if any("tool_calls" in m and m["content"] in ("", None) for m in messages):
+            raise ValueError("content, please")
+        return "".join(f"{m['content']}{m.get('tool_calls', '')}" for m in messages)
+
+    tokenizer.apply_chat_template = apply
+    assert find_call_form(Template(tokenizer)) == CallForm()
 
 
 def test_switch_in_the_text_decides_on_the_tail_and_hides_no_boundary() -> None:
