@@ -22,7 +22,7 @@ from keepwarm.bench.report import Report
 from keepwarm.bench.scenarios import SCENARIOS
 from keepwarm.bench.talk import Plan
 from keepwarm.bench.trace import scenario as trace
-from keepwarm.bench.trace.oracle import ORACLE
+from keepwarm.bench.trace.policies import ORACLE, POLICIES
 from keepwarm.bench.trace.read import trace_files
 from keepwarm.bench.trace.sizes import sizes_named
 from keepwarm.bench.trace.tables import tables
@@ -91,7 +91,7 @@ def _prefill(model: str) -> None:
 
 def _trace(path: Path, sizes: str) -> None:
     budgets_bytes = [gb * 10**9 for gb in BUDGETS_GB]
-    policies = (*trace.POLICIES, ORACLE)
+    policies = (*POLICIES, ORACLE)
     plan = trace.Plan(
         trace_files(path), sizes_named(sizes), budgets_bytes, policies, num_requests=NUM_REQUESTS
     )

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from keepwarm.bench.report import Report, median
-from keepwarm.bench.trace.oracle import ORACLE
-from keepwarm.bench.trace.scenario import BOUND
-from keepwarm.bench.trace.scenario import OURS as WORTH
+from keepwarm.bench.trace.policies import BOUND, ORACLE
+from keepwarm.bench.trace.policies import OURS as WORTH
 from keepwarm.bench.trace.tables import points_ahead
 
 OURS, THEIRS = "keepwarm", "mlx-lm"
@@ -86,13 +85,11 @@ LINES = (
     Line("burst", "32 at once", "32 cold", _ratio(_noted("all_firsts_s"))),
     Line("mixed", "longest gap of streams, 8,000 tokens being read", "8,000 tokens",
          _ratio(_noted("longest_gap_s"))),
-    Line("mixed", "tokens a second, 8 streams", "8 streams",
-         _ratio(_s_per_token)),
+    Line("mixed", "tokens a second, 8 streams", "8 streams", _ratio(_s_per_token)),
     Line("prefix", "2,000 new tokens: first token", "2,000, one message, cold", _TTFT),
     Line("prefix", "the same again: first token, in decode steps", "2,000, exact", _steps),
     Line("memory", "several chats in turn: found", r"\d chats", _found),
-    Line("memory", "bytes held after them", r"\d chats",
-         _ratio(_bytes), ".*"),
+    Line("memory", "bytes held after them", r"\d chats", _ratio(_bytes), ".*"),
 )  # fmt: skip
 
 

@@ -47,6 +47,8 @@ PURE = (
 RULES = (
     # Decisions are tested without arrays.
     Rule(PURE, forbidden=MLX, through=True),
+    # Flags are refused before anything is loaded, those of plots too.
+    Rule(("keepwarm.bench.plot",), forbidden=MLX, through=True),
     # One thread owns the arrays, and it is not one of HTTP's.
     Rule(("keepwarm.server",), forbidden=(*MLX, "keepwarm.cache")),
     # A layer state knows nothing of tokens or trees.

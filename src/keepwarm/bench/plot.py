@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keepwarm.bench.report import Report, median
-from keepwarm.bench.trace.oracle import ORACLE
+from keepwarm.bench.trace.policies import ORACLE
 from keepwarm.errors import BadInput
 
 if TYPE_CHECKING:

@@ -244,12 +244,13 @@ def run_trace(args: argparse.Namespace) -> int:
     budgets_bytes = _budgets(args.budgets)
 
     from keepwarm.bench.trace import scenario, tables
+    from keepwarm.bench.trace.policies import checked_policies
     from keepwarm.bench.trace.read import trace_files
     from keepwarm.bench.trace.sizes import sizes_named
 
     plan = scenario.Plan(
         trace_files(args.path), sizes_named(args.model), budgets_bytes,
-        scenario.checked_policies(args.policies.split(",")), args.users, args.sessions,
+        checked_policies(args.policies.split(",")), args.users, args.sessions,
         args.requests, args.skip,
     )  # fmt: skip
     with _bar() as progress:

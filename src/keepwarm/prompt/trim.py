@@ -113,6 +113,6 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
         if kind is Called:
             made += run
         else:
-            text = "".join(piece.text for piece in run if not isinstance(piece, Called))
+            text = "".join(piece.text for piece in run if not isinstance(piece, Called))  # none is
             made.append(Said(text) if kind is Said else Thought(text))
     return made

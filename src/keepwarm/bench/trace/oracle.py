@@ -1,5 +1,5 @@
 """A policy that knows the future, for comparison: what our own tree would save if there were nothing
-to guess. Pure, no mlx."""
+to guess. Holds no arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from keepwarm.bench.trace.stream import Trace
 from keepwarm.cache.candidates import Newcomer
 from keepwarm.cache.policy import Candidate, CostModel, Worth
 from keepwarm.cache.tree import Node
-
-ORACLE = "oracle"
 
 _NEVER = 1e-12  # uses a second: of what nobody comes back to, the better part still goes last
 _LEAST_S = 0.5  # requests of one moment come one after the other

@@ -15,7 +15,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from keepwarm.bench.trace.marconi import is_marconi, marconi_named
-from keepwarm.bench.trace.oracle import ORACLE, Oracle
+from keepwarm.bench.trace.oracle import Oracle
+from keepwarm.bench.trace.policies import ORACLE
 from keepwarm.bench.trace.sizes import Sizes
 from keepwarm.bench.trace.stream import Request, Trace
 from keepwarm.bench.trace.tally import Tally

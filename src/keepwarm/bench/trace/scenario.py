@@ -9,21 +9,14 @@ from typing import Any
 
 from keepwarm.bench.report import Report
 from keepwarm.bench.trace.bound import Bounds
-from keepwarm.bench.trace.marconi import is_marconi
-from keepwarm.bench.trace.oracle import ORACLE
 from keepwarm.bench.trace.ours import Replay
+from keepwarm.bench.trace.policies import BOUND, PEER, POLICIES
 from keepwarm.bench.trace.read import read_trace
 from keepwarm.bench.trace.sizes import Sizes
 from keepwarm.bench.trace.stream import Trace
 from keepwarm.bench.trace.tally import Tally
 from keepwarm.bench.trace.theirs import PeerReplay
 from keepwarm.errors import BadInput
-
-PEER = "mlx-lm"
-OURS = "worth"
-BOUND = "bound"
-# Each keeps keepwarm's tree and placement, save mlx-lm, which has its own.
-POLICIES = (OURS, "lru", "fifo", "type", "marconi", PEER)
 
 # Words, requests done and requests in all.
 Progress = Callable[[str, int, int], None]
@@ -42,15 +35,6 @@ class Plan:
     num_sessions: int | None = None
     num_requests: int | None = None  # of each trace
     num_skipped: int = 0  # of each trace, from its start
-
-
-def checked_policies(names: Sequence[str]) -> list[str]:
-    """Each once. Raises BadInput for a name that is none of ours."""
-    for name in names:
-        if name not in (*POLICIES, ORACLE) and not is_marconi(name):
-            known = ", ".join((*POLICIES, ORACLE))
-            raise BadInput(f"there is no policy {name!r}; there are {known}")
-    return list(dict.fromkeys(names))
 
 
 def measure(plan: Plan, on_progress: Progress) -> Report:

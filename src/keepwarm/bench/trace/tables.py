@@ -9,8 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from keepwarm.bench.report import Report
-from keepwarm.bench.trace.oracle import ORACLE
-from keepwarm.bench.trace.scenario import BOUND, OURS
+from keepwarm.bench.trace.policies import BOUND, ORACLE, OURS
 
 Rows = Sequence[Mapping[str, Any]]  # of a report
 Line = tuple[str, ...]
