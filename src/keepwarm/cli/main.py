@@ -6,10 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 
 from keepwarm.cli import bench, serve
 from keepwarm.cli.chat import command as chat
 from keepwarm.errors import KeepwarmError
+
+
+_NO_MLX = (
+    "keepwarm: MLX is not installed. On Linux choose its build: pip install 'keepwarm[cpu]', or"
+    " 'keepwarm[cuda]' for an NVIDIA GPU. On a Mac: pip install mlx"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if unknown:  # told by the command itself, whose usage helps
         commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    if find_spec("mlx") is None:
+        print(_NO_MLX, file=sys.stderr)
+        return 1
     try:
         status: int = args.run(args)
+    except ImportError as error:
+        if "libmlx" not in str(error):  # mlx is there, but without the part that computes
+            raise
+        print(_NO_MLX, file=sys.stderr)
+        return 1
     except KeepwarmError as error:
         print(f"keepwarm: {error}", file=sys.stderr)
         return 2
