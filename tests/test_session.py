@@ -222,6 +222,20 @@ def test_bad_input_is_named_before_anything_runs() -> None:
     assert session.cache.stats().prompt_tokens == 0
 
 
+def test_conversation_that_the_template_refuses_goes_on_warm() -> None:
+    session = session_with(HYBRID)
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    text = {"type": "text", "text": "What is this?"}
+    first = session.chat({"role": "user", "content": [text, image]}, max_tokens=4).result
+    assert first.hygiene == ("attachments",)
+    reminder = {"role": "system", "content": "Be brief."}
+    second = session.chat([reminder, {"role": "user", "content": "And?"}], max_tokens=4).result
+    assert second.hygiene == ("attachments", "later_system")
+    assert second.cached_tokens > first.prompt_tokens // 2
+    assert session.messages[1] == {"role": "user", "content": [text, image]}
+    session.cache.check()
+
+
 CALL = {
     "id": "call1",
     "type": "function",
@@ -241,7 +255,7 @@ def test_reply_is_stored_only_where_the_next_turn_repeats_it(
     """This template keeps thoughts within a tool loop and drops them when a question follows."""
     session = session_with(HYBRID)
     session.messages.append({"role": "user", "content": "What is the weather?"})
-    asked = session._render(session.messages)
+    asked = session._render(session._clean(session.messages))
     session.messages.append({"role": "assistant", "reasoning_content": "Paris", **said})
     reply = f"Paris\n</think>\n\n{decoded}<|im_end|>"
     read = asked.extended(session.tokenizer.encode(reply, add_special_tokens=False))

@@ -74,6 +74,7 @@ class ChatResult(Result):
     """A result whose text was taken apart."""
 
     reply: Reply = field(default_factory=lambda: Reply(""))
+    hygiene: tuple[str, ...] = ()  # the rules that changed the prompt, see prompt.hygiene
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from keepwarm.errors import BadInput
 from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import continues, follow_up
+from keepwarm.prompt.hygiene import Clean, clean
 from keepwarm.prompt.parse import parse_reply
 from keepwarm.prompt.plain import render_text
 from keepwarm.prompt.render import render_chat
@@ -69,11 +70,13 @@ class Session:
     ) -> Stream[ChatResult]:
         """Say something and stream the reply; both join `messages` once the reply is complete.
 
-        `message` is what the user says, or one or more messages (tool results, say). Raises
-        RenderError when the chat template refuses the conversation.
+        `message` is what the user says, or one or more messages (tool results, say). What the
+        chat template cannot write is brought into a form that it can (see `prompt.hygiene`).
+        Raises RenderError when the template refuses the conversation even so.
         """
         said = _as_messages(message)
-        request = _Request(self, self._render([*self.messages, *said]), said)
+        ours = self._clean([*self.messages, *said])
+        request = _Request(self, self._render(ours), said, hygiene=ours.acted)
         return request.stream(max_tokens, sampling or Sampling())
 
     def complete(
@@ -83,16 +86,26 @@ class Session:
         request = _Request(self, render_text(self.tokenizer, text), None)
         return request.stream(max_tokens, sampling or Sampling())
 
-    def _render(self, messages: list[Message]) -> Prompt:
-        return render_chat(
+    def _clean(self, messages: list[Message]) -> Clean:
+        return clean(
             self.tokenizer, messages, tools=self.tools, template_kwargs=self.template_kwargs
+        )
+
+    def _render(self, ours: Clean) -> Prompt:
+        return render_chat(
+            self.tokenizer, ours.messages, tools=ours.tools, template_kwargs=self.template_kwargs
         )
 
     def _is_append_only(self, read: Prompt) -> bool:
         """Whether the next turn will begin with the very tokens that were read."""
         *before, reply = self.messages
+        ours = self._clean(before)
         upcoming = follow_up(
-            self.tokenizer, before, reply, tools=self.tools, template_kwargs=self.template_kwargs
+            self.tokenizer,
+            ours.messages,
+            reply,
+            tools=ours.tools,
+            template_kwargs=self.template_kwargs,
         )
         # Where nobody can tell, the state may turn out useful.
         return upcoming is None or continues(read, upcoming)
@@ -101,11 +114,18 @@ class Session:
 class _Request:
     """One run of a session's model: read the prompt, decode, store."""
 
-    def __init__(self, session: Session, prompt: Prompt, said: list[Message] | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        prompt: Prompt,
+        said: list[Message] | None,
+        hygiene: tuple[str, ...] = (),
+    ) -> None:
         """`said` joins the history with the reply; None for a request outside of it."""
         self._session = session
         self._prompt = prompt
         self._said = said
+        self._hygiene = hygiene
         self._tokens: list[int] = []
         self._text = ""
         self._finish_reason = "length"
@@ -190,6 +210,7 @@ class _Request:
             cached_tokens=prefill.cached_len,
             reason=prefill.reason,
             timings=prefill.timings,
+            hygiene=self._hygiene,
         )
 
     @property

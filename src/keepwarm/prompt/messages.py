@@ -69,11 +69,21 @@ class CallForm:
 def read_messages(messages: object) -> list[Message]:
     """Copies of `messages` with content as one string (or None), `reasoning` also known as
     `reasoning_content`, and no empty fields. Raises BadInput for what is not a conversation."""
+    return [
+        _read_message(message, f"messages[{i}]") for i, message in enumerate(sequence_of(messages))
+    ]
+
+
+def sequence_of(messages: object) -> Sequence[Mapping[str, Any]]:
+    """`messages`, where they are a list of objects, and not empty. Raises BadInput."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise BadInput(f"messages must be a list, got {type(messages).__name__}")
     if not messages:
         raise BadInput("messages must hold at least one message")
-    return [_read_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise BadInput(f"messages[{i}] must be an object, got {type(message).__name__}")
+    return messages
 
 
 def read_tools(tools: object) -> list[dict[str, Any]] | None:
@@ -114,9 +124,7 @@ def num_leading_system(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
-def _read_message(message: object, where: str) -> Message:
-    if not isinstance(message, Mapping):
-        raise BadInput(f"{where} must be an object, got {type(message).__name__}")
+def _read_message(message: Mapping[str, Any], where: str) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise BadInput(f"{where}.role must be a non-empty string, got {role!r}")
@@ -124,7 +132,7 @@ def _read_message(message: object, where: str) -> Message:
     known = ("content", "tool_calls")
     read = {key: copy.deepcopy(v) for key, v in message.items() if v is not None}
     read = {key: value for key, value in read.items() if key not in known}
-    read["content"] = _read_content(message.get("content"), f"{where}.content")
+    read["content"] = read_content(message.get("content"), f"{where}.content")
     calls = _read_tool_calls(message.get("tool_calls"), f"{where}.tool_calls")
     if calls:
         read["tool_calls"] = calls
@@ -139,7 +147,8 @@ def _read_message(message: object, where: str) -> Message:
     return read
 
 
-def _read_content(content: object, where: str) -> str | None:
+def read_content(content: object, where: str) -> str | None:
+    """Content as one string, whatever parts it came in. Raises BadInput."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
