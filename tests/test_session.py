@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from keepwarm import Placement, PrefixCache, Sampling, Session
 from keepwarm.cache.explain import Reason
@@ -39,6 +40,14 @@ def session_with(
     model = sized(architecture, tokenizer)
     cache = PrefixCache(model, placement=PLACEMENT, **settings)
     return Session(model, tokenizer, cache=cache, system=SYSTEM)
+
+
+def test_completion_keeps_its_first_space() -> None:
+    session = session_with(ARCHITECTURES["llama"])
+    session.tokenizer = TokenizerWrapper(own("drops_thoughts"), BPEStreamingDetokenizer)
+    space = session.tokenizer.encode(" is", add_special_tokens=False)
+    sampling = Sampling(logit_bias={space[0]: 100.0})
+    assert session.complete("Paris", max_tokens=2, sampling=sampling).result.text == " is is"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,6 +20,7 @@ from keepwarm.cache.placement import StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.decode import decode
 from keepwarm.engine.prefill import Prefill
+from keepwarm.engine.reply import behind_text
 from keepwarm.engine.request import Sampling
 from keepwarm.engine.sampling import Draw
 from keepwarm.errors import BadInput
@@ -159,7 +160,7 @@ class _Request:
         self, prefill: Prefill, max_tokens: int, sampling: Sampling, began: float
     ) -> Generator[Event, None, None]:
         tokenizer, timings = self._session.tokenizer, prefill.timings
-        detokenizer = tokenizer.detokenizer
+        detokenizer = tokenizer.detokenizer if self._said is not None else behind_text(tokenizer)
         tokens = decode(
             self._session.model,
             prefill.live,

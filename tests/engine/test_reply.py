@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm.tokenizer_utils import (
+    BPEStreamingDetokenizer,
+    NaiveStreamingDetokenizer,
+    SPMStreamingDetokenizer,
+    TokenizerWrapper,
+)
 
-from keepwarm.engine.reply import ReplyText
+from keepwarm.engine.reply import ReplyText, behind_text
+from tests.prompt.tokenizers_for_tests import make_sentencepiece, make_tokenizer
 
 
 class Pieces:
@@ -49,6 +59,21 @@ def test_text_ends_before_the_first_stop_text(texts: list[str], stops: list[str]
 def test_without_stop_texts_nothing_is_held_back(texts: list[str]) -> None:
     reply = ReplyText(Pieces(texts))
     assert [reply.push(token) for token in range(len(texts))] == texts
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "written"),
+    [
+        (make_tokenizer, BPEStreamingDetokenizer, " helpful"),
+        (make_tokenizer, NaiveStreamingDetokenizer, " helpful"),
+        (make_sentencepiece, SPMStreamingDetokenizer, "helpful"),  # it writes the space
+    ],
+)
+def test_reply_behind_a_text_keeps_its_first_space(make: Any, kind: Any, written: str) -> None:
+    tokenizer = TokenizerWrapper(make("{{ messages }}"), kind)
+    tokens = tokenizer.encode(written, add_special_tokens=False)
+    reply = ReplyText(behind_text(tokenizer))
+    assert "".join([*map(reply.push, tokens), reply.end()]) == " helpful"
 
 
 def test_token_that_the_tokenizer_does_not_know_says_nothing() -> None:

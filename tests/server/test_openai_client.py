@@ -155,6 +155,20 @@ def test_legacy_logprobs(client: OpenAI) -> None:
     assert [len(top) for top in logprobs.top_logprobs or ()] == [2] * 5
 
 
+def test_completion_keeps_its_first_space(client: OpenAI) -> None:
+    options = {"model": MODEL, "max_tokens": 3, "logit_bias": {str(_token(client, " is")): 100}}
+    asked = {"prompt": ["Paris", "Anna lives in"], "logprobs": 0, **options}
+    choices = client.completions.create(**asked).choices
+    assert [choice.text for choice in choices] == [" is is is"] * 2
+    assert [choice.logprobs.tokens for choice in choices] == [[" is"] * 3] * 2
+    assert choices[0].logprobs.text_offset == [5, 8, 11]
+    assert choices[1].logprobs.text_offset == [13, 16, 19]
+    streamed = "".join(
+        c.choices[0].text for c in client.completions.create(prompt="Paris", stream=True, **options)
+    )
+    assert streamed == " is is is"
+
+
 def test_json_schema(client: OpenAI) -> None:
     answer = chat(client, response_format=FORMAT, max_tokens=200, temperature=1, seed=5)
     value = json.loads(answer.choices[0].message.content)

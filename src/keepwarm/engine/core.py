@@ -20,7 +20,7 @@ from keepwarm.engine.grammar import Guides
 from keepwarm.engine.pace import Pace
 from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.queue import Queue
-from keepwarm.engine.reply import ReplyText
+from keepwarm.engine.reply import ReplyText, behind_text
 from keepwarm.engine.request import DecodeMode, EngineSettings, Request
 from keepwarm.engine.room import Room
 from keepwarm.engine.sampling import Draw
@@ -79,7 +79,9 @@ class Core:
 
     def submit(self, request: Request, on_event: OnEvent) -> Sequence:
         """Accept a request. Mutates."""
-        reply = ReplyText(self._tokenizer.detokenizer, request.stop)
+        tokenizer = self._tokenizer
+        detokenizer = behind_text(tokenizer) if request.continues_text else tokenizer.detokenizer
+        reply = ReplyText(detokenizer, request.stop)
         sequence = Sequence(request, on_event, reply)
         self.queue.add(sequence)
         return sequence

@@ -9,6 +9,16 @@ from typing import Any
 log = logging.getLogger("keepwarm.engine")
 
 
+def behind_text(tokenizer: Any) -> Any:
+    """A detokenizer for a reply that goes on with a text. At the beginning of a text it drops a
+    space, since many tokenizers write one there that nobody typed."""
+    detokenizer = tokenizer.detokenizer
+    for token in tokenizer.encode("a", add_special_tokens=False):
+        detokenizer.add_token(token)
+    _ = detokenizer.last_segment  # told: what follows comes without it
+    return detokenizer
+
+
 class ReplyText:
     """Tokens to text. What may turn out to begin a stop text is held back."""
 

@@ -74,6 +74,7 @@ class Request:
     top_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
     grammar: Grammar | None = None
     ignore_eos: bool = False
+    continues_text: bool = False  # a space that the reply begins with is part of it
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

@@ -25,7 +25,7 @@ class CompletionAnswer(Answer):
         super().__init__(service, generation, num_choices=plan.num_choices)
         self._plan = plan
         self._deltas: list[list[Delta]] = [[] for _ in plan.requests]
-        self._offsets = [0] * len(plan.requests)
+        self._offsets = list(plan.text_lens)
 
     async def _choice_of(self, index: int, result: Result) -> dict[str, Any]:
         return self._choice(index, result.text, result.finish_reason)

@@ -4,7 +4,7 @@ It renders and compiles, so it runs in a worker thread; it changes nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from keepwarm.config import Config
@@ -48,6 +48,7 @@ class CompletionPlan:
     num_choices: int  # of each prompt
     num_logprobs: int | None
     includes_usage: bool
+    text_lens: tuple[int, ...]  # characters before each reply; empty without log probabilities
 
 
 def plan_chat(service: Service, asked: ChatRequest, namespace: str) -> ChatPlan:
@@ -76,9 +77,22 @@ def plan_completions(service: Service, asked: CompletionRequest, namespace: str)
     grammar = format_grammar(engine.guides, asked.response_format)
     shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
     prompts = [text_prompt(engine.tokenizer, prompt, namespace) for prompt in asked.prompt]
-    requests = [request for prompt in prompts for request in shared.requests(prompt, grammar)]
+    requests = tuple(
+        replace(request, continues_text=True)
+        for prompt in prompts
+        for request in shared.requests(prompt, grammar)
+    )
+    has_offsets = asked.num_logprobs is not None
     return CompletionPlan(
-        tuple(requests), asked.num_choices, asked.num_logprobs, asked.includes_usage
+        requests=requests,
+        num_choices=asked.num_choices,
+        num_logprobs=asked.num_logprobs,
+        includes_usage=asked.includes_usage,
+        text_lens=tuple(
+            _text_len(engine.tokenizer, prompt)
+            for prompt in (asked.prompt if has_offsets else ())
+            for _ in range(asked.num_choices)
+        ),
     )
 
 
@@ -138,6 +152,11 @@ def text_prompt(tokenizer: Any, prompt: str | list[int], namespace: str) -> Prom
         return Prompt(prompt)
     except BadInput as error:
         raise as_api_error(error, "prompt") from error
+
+
+def _text_len(tokenizer: Any, prompt: str | list[int]) -> int:
+    """Characters, as the client counts them."""
+    return len(prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
 
 
 @dataclass(frozen=True, slots=True)
