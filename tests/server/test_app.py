@@ -235,7 +235,7 @@ def test_failure_inside_is_told_without_its_words(server: Served, monkeypatch: A
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("something private")
 
-    monkeypatch.setattr("keepwarm.server.openai.plan_chat", broken)
+    monkeypatch.setattr("keepwarm.server.protocols.writer.plan_of", broken)
     response = server.chat()
     assert response.status_code == 500
     assert "private" not in response.text

@@ -13,8 +13,10 @@ from keepwarm.errors import RenderError
 from keepwarm.prompt.parse import parse_reply
 from keepwarm.prompt.render import render_chat
 from keepwarm.server.errors import ApiError
-from keepwarm.server.intake import ChatPlan, plan_chat, plan_completions
+from keepwarm.server.intake import ChatPlan, plan_chat, plan_texts
 from keepwarm.server.metrics import Metrics
+from keepwarm.server.protocols.chat import read_chat
+from keepwarm.server.protocols.completions import read_completion
 from keepwarm.server.schema import ChatRequest, CompletionRequest
 from keepwarm.server.service import Service
 from tests.server.serving import WEATHER, served
@@ -34,7 +36,7 @@ def service() -> Iterator[Service]:
 
 def planned(service: Service, **fields: Any) -> ChatPlan:
     body = {"messages": [{"role": "user", "content": "Hi"}], **fields}
-    return plan_chat(service, ChatRequest.model_validate(body), "mine")
+    return plan_chat(service, read_chat(ChatRequest.model_validate(body), "mine"))
 
 
 def test_what_a_request_leaves_open_is_the_operators_to_say(service: Service) -> None:
@@ -65,9 +67,11 @@ def test_choices_share_their_prompt_and_differ_in_their_seed(service: Service) -
 
 
 def test_template_takes_the_operators_arguments_and_then_the_requests(service: Service) -> None:
-    assert planned(service).template_kwargs == {"thinks": True}
+    assert planned(service).chat.template_kwargs == {"thinks": True}
     other = planned(service, chat_template_kwargs={"thinks": False, "a": 1})
-    assert other.template_kwargs == {"thinks": False, "a": 1}
+    assert other.chat.template_kwargs == {"thinks": False, "a": 1}
+    effort = planned(service, reasoning_effort="low", chat_template_kwargs={"thinks": False})
+    assert effort.chat.template_kwargs == {"reasoning_effort": "low", "thinks": False}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,7 @@ def test_replies_without_calls_have_one_reader(service: Service) -> None:
 
 def test_completions_ask_for_every_choice_of_every_prompt(service: Service) -> None:
     asked = CompletionRequest.model_validate({"prompt": ["Hi", "Ho"], "n": 2, "logprobs": 3})
-    plan = plan_completions(service, asked, "mine")
+    plan = plan_texts(service, read_completion(asked, "mine"))
     prompts = [request.prompt.tokens.tolist() for request in plan.requests]
     assert prompts[0] == prompts[1] != prompts[2] == prompts[3]
     assert {request.top_logprobs for request in plan.requests} == {3}

@@ -66,11 +66,10 @@ def test_tools_keep_what_only_templates_know() -> None:
 
 
 def test_effort_is_an_argument_of_the_template() -> None:
-    asked = chat(reasoning_effort="low", chat_template_kwargs={"thinks": True})
-    assert asked.template_kwargs() == {"reasoning_effort": "low", "thinks": True}
+    assert chat(reasoning_effort="low").thinking().template_kwargs() == {"reasoning_effort": "low"}
     off = {"reasoning_effort": "none", "enable_thinking": False}
-    assert chat(reasoning_effort="none").template_kwargs() == off
-    assert chat(enable_thinking=False).template_kwargs() == {"enable_thinking": False}
+    assert chat(reasoning_effort="none").thinking().template_kwargs() == off
+    assert chat(enable_thinking=False).thinking().template_kwargs() == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from keepwarm.server import chat
+from keepwarm.server import exchange
 from keepwarm.server.stream import comment, data
 from tests.server.serving import Served, events_of, served, tokenizer
 
@@ -193,7 +193,7 @@ def test_thought_is_read_ahead_only_where_the_client_sends_thoughts_back(
     server: Served, sent_back: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreseen: list[dict[str, Any]] = []
-    monkeypatch.setattr(chat, "follow_up", lambda *args, **_: foreseen.append(args[2]))
+    monkeypatch.setattr(exchange, "follow_up", lambda *args, **_: foreseen.append(args[2]))
     function = {"name": "look", "arguments": "{}"}
     calls = [{"id": "call00001", "type": "function", "function": function}]
     loop = [

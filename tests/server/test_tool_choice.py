@@ -16,6 +16,7 @@ from keepwarm.engine.grammar import Guides
 from keepwarm.engine.request import Grammar, GrammarKind
 from keepwarm.prompt.render import render_chat
 from keepwarm.server.errors import ApiError
+from keepwarm.server.protocols.chat import read_chat
 from keepwarm.server.schema import ChatRequest
 from keepwarm.server.tool_choice import chat_grammar
 from tests.prompt.tokenizers_for_tests import make_tokenizer
@@ -37,9 +38,9 @@ def guides() -> Guides:
 
 
 def grammar_of(tokens: Any = None, **fields: Any) -> Grammar | None:
-    asked = ChatRequest.model_validate({"messages": [USER], **fields})
+    asked = read_chat(ChatRequest.model_validate({"messages": [USER], **fields}), "")
     used = tokens or tokenizer()
-    prompt = render_chat(used, asked.plain_messages(), template_kwargs=asked.template_kwargs())
+    prompt = render_chat(used, asked.messages, template_kwargs=asked.template_kwargs)
     return chat_grammar(guides(), used, asked, prompt)
 
 
@@ -214,8 +215,8 @@ def test_tags_that_the_tokenizer_does_not_call_special_can_be_called() -> None:
     )
     its_guides = Guides(wrapped)
     asked = {"messages": [USER], "tools": [WEATHER], "tool_choice": "required"}
-    request = ChatRequest.model_validate(asked)
-    prompt = render_chat(wrapped, request.plain_messages())
+    request = read_chat(ChatRequest.model_validate(asked), "")
+    prompt = render_chat(wrapped, request.messages)
     grammar = chat_grammar(its_guides, wrapped, request, prompt)
     assert grammar is not None
     guide = its_guides.guide(grammar)

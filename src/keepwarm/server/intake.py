@@ -1,4 +1,4 @@
-"""From a checked request to what the engine is asked for: prompts, sampling, limits, grammars.
+"""From what a client asks for to what the engine is asked for: prompts, sampling, limits, grammars.
 It renders and compiles, so it runs in a worker thread; it changes nothing."""
 
 from __future__ import annotations
@@ -11,89 +11,112 @@ from keepwarm.config import Config
 from keepwarm.engine.request import Grammar, Request, Sampling
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import Prompt
-from keepwarm.prompt.messages import read_template_kwargs
+from keepwarm.prompt.messages import Message, read_template_kwargs
 from keepwarm.prompt.plain import render_text
 from keepwarm.prompt.render import render_chat
+from keepwarm.server.asked import Asked, AskedChat, AskedTexts
 from keepwarm.server.errors import as_api_error, refused
-from keepwarm.server.schema import ChatRequest, Common, CompletionRequest
 from keepwarm.server.service import Service
-from keepwarm.server.tool_choice import chat_grammar, format_grammar
+from keepwarm.server.tool_choice import answer_grammar, chat_grammar
 
 if TYPE_CHECKING:
     from keepwarm.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class ChatPlan:
-    """A chat, ready for the engine, with what its replies are read by."""
+class Plan:
+    """A request, ready for the engine: one sequence for each choice of each prompt."""
 
+    asked: Asked
     requests: tuple[Request, ...]
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None
-    template_kwargs: dict[str, Any]
-    reader: Any  # the tokenizer whose tags replies are cut at
-    num_logprobs: int | None
-    includes_usage: bool
 
     @property
-    def prompt(self) -> Prompt:
-        return self.requests[0].prompt
+    def notes(self) -> tuple[str, ...]:
+        """What was left out of the request, and what was changed in it."""
+        return self.asked.notes
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionPlan:
-    """Completions of one or more prompts, ready for the engine."""
+class RenderedChat:
+    """A conversation as its template wrote it, and what it was written from."""
 
-    requests: tuple[Request, ...]
-    num_choices: int  # of each prompt
-    num_logprobs: int | None
-    includes_usage: bool
+    prompt: Prompt
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    template_kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan(Plan):
+    """A chat, ready for the engine, with what its replies are read by."""
+
+    chat: RenderedChat
+    reader: Any  # the tokenizer whose tags replies are cut at
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlan(Plan):
+    """Completions, ready for the engine."""
+
     text_lens: tuple[int, ...]  # characters before each reply; empty without log probabilities
 
 
-def plan_chat(service: Service, asked: ChatRequest, namespace: str) -> ChatPlan:
+def plan_of(service: Service, asked: Asked) -> Plan:
     """Raises ApiError for what this model cannot do."""
-    engine, config = service.engine, service.config
-    tokenizer = engine.tokenizer
-    messages, tools, kwargs = asked.plain_messages(), asked.plain_tools(), asked.template_kwargs()
-    kwargs = {**config.template_kwargs(), **kwargs}
-    prompt = render_messages(tokenizer, messages, tools, kwargs, namespace=namespace)
-    can_call = tools is not None and asked.tool_choice != "none"
-    shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
+    if isinstance(asked, AskedChat):
+        return plan_chat(service, asked)
+    assert isinstance(asked, AskedTexts)
+    return plan_texts(service, asked)
+
+
+def plan_chat(service: Service, asked: AskedChat) -> ChatPlan:
+    """Raises ApiError for what this model cannot do."""
+    engine = service.engine
+    chat = rendered_chat(service, asked)
+    grammar = chat_grammar(engine.guides, engine.tokenizer, asked, chat.prompt)
+    can_call = chat.tools is not None and asked.tool_choice.mode != "none"
     return ChatPlan(
-        requests=shared.requests(prompt, chat_grammar(engine.guides, tokenizer, asked, prompt)),
-        messages=messages,
-        tools=tools,
-        template_kwargs=kwargs,
-        reader=tokenizer if can_call else service.text_reader(),
-        num_logprobs=asked.num_logprobs,
-        includes_usage=asked.includes_usage,
+        asked,
+        _Shared(engine, service.config, asked).requests(chat.prompt, grammar),
+        chat=chat,
+        reader=engine.tokenizer if can_call else service.text_reader(),
     )
 
 
-def plan_completions(service: Service, asked: CompletionRequest, namespace: str) -> CompletionPlan:
+def plan_texts(service: Service, asked: AskedTexts) -> TextPlan:
     """Raises ApiError for what this model cannot do."""
-    engine, config = service.engine, service.config
-    grammar = format_grammar(engine.guides, asked.response_format)
-    shared = _Shared(engine, config, asked, asked.num_logprobs, asked.token_limit, namespace)
-    prompts = [text_prompt(engine.tokenizer, prompt, namespace) for prompt in asked.prompt]
+    engine = service.engine
+    grammar = answer_grammar(engine.guides, asked)
+    shared = _Shared(engine, service.config, asked)
+    prompts = [text_prompt(engine.tokenizer, text, asked.namespace) for text in asked.prompts]
     requests = tuple(
         replace(request, continues_text=True)
         for prompt in prompts
         for request in shared.requests(prompt, grammar)
     )
-    has_offsets = asked.num_logprobs is not None
-    return CompletionPlan(
-        requests=requests,
-        num_choices=asked.num_choices,
-        num_logprobs=asked.num_logprobs,
-        includes_usage=asked.includes_usage,
+    return TextPlan(
+        asked,
+        requests,
         text_lens=tuple(
-            _text_len(engine.tokenizer, prompt)
-            for prompt in (asked.prompt if has_offsets else ())
+            _text_len(engine.tokenizer, text)
+            for text in (asked.prompts if asked.num_logprobs is not None else ())
             for _ in range(asked.num_choices)
         ),
     )
+
+
+def rendered_chat(service: Service, asked: AskedChat, **options: Any) -> RenderedChat:
+    """What the model will read. `options` are those of `render_chat`. Raises ApiError."""
+    # What the server says goes behind what the request means, and that behind what it names.
+    kwargs = {
+        **service.config.template_kwargs(),
+        **asked.thinking.template_kwargs(),
+        **asked.template_kwargs,
+    }
+    messages, tools = asked.messages, asked.tools
+    tokenizer, namespace = service.engine.tokenizer, asked.namespace
+    prompt = render_messages(tokenizer, messages, tools, kwargs, namespace=namespace, **options)
+    return RenderedChat(prompt, messages, tools, kwargs)
 
 
 def render_messages(
@@ -165,10 +188,7 @@ class _Shared:
 
     engine: Engine
     config: Config
-    asked: Common
-    num_logprobs: int | None
-    token_limit: int | None
-    namespace: str
+    asked: Asked
 
     def requests(self, prompt: Prompt, grammar: Grammar | None) -> tuple[Request, ...]:
         """One for each choice; they differ in their seed."""
@@ -176,19 +196,19 @@ class _Shared:
         return tuple(
             Request(
                 prompt=prompt,
-                max_tokens=self.token_limit or self.config.default_reply_len,
+                max_tokens=asked.max_tokens or self.config.default_reply_len,
                 sampling=self._sampling(choice),
                 stop=asked.stop,
-                namespace=self.namespace,
-                top_logprobs=self.num_logprobs,
+                namespace=asked.namespace,
+                top_logprobs=asked.num_logprobs,
                 grammar=grammar,
-                ignore_eos=bool(asked.ignore_eos),
+                ignore_eos=asked.ignore_eos,
             )
             for choice in range(asked.num_choices)
         )
 
     def _sampling(self, choice: int) -> Sampling:
-        asked, config = self.asked, self.config
+        asked, config = self.asked.sampling, self.config
         vocab_size = self.engine.vocab_size
         _check_bias(tuple(asked.logit_bias), vocab_size)
         top_k = _first(asked.top_k, config.top_k)

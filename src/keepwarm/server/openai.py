@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from keepwarm.server import replies
 from keepwarm.server.body import BodyRoute
-from keepwarm.server.chat import ChatAnswer
-from keepwarm.server.completions import CompletionAnswer
 from keepwarm.server.errors import ApiError
-from keepwarm.server.intake import plan_chat, plan_completions, render_messages, text_prompt
+from keepwarm.server.intake import rendered_chat, text_prompt
+from keepwarm.server.protocols.chat import ChatWriter, read_chat, read_conversation
+from keepwarm.server.protocols.completions import CompletionWriter, read_completion
+from keepwarm.server.protocols.writer import answer
 from keepwarm.server.schema import ChatRequest, CompletionRequest, TokenizeRequest
 from keepwarm.server.service import Service
-from keepwarm.server.stream import EventStream, while_connected
 
 router = APIRouter(route_class=BodyRoute)
 
@@ -31,14 +31,8 @@ router = APIRouter(route_class=BodyRoute)
 )
 async def chat_completions(request: Request, asked: ChatRequest) -> Response:
     """Continue a conversation."""
-    service = _service(request)
-    service.check_ready()
-    plan = await service.in_thread(partial(plan_chat, service, asked, request.state.namespace))
-    generation = service.generation(plan.requests, "messages")
-    answer = ChatAnswer(service, plan, generation)
-    if asked.stream:
-        return EventStream(generation, answer.chunks())
-    return await while_connected(request.receive, generation, answer.whole)
+    write = partial(ChatWriter, includes_usage=asked.includes_usage)
+    return await answer(request, read_chat(asked, request.state.namespace), write)
 
 
 @router.post(
@@ -49,16 +43,8 @@ async def chat_completions(request: Request, asked: ChatRequest) -> Response:
 )
 async def completions(request: Request, asked: CompletionRequest) -> Response:
     """Continue one or more texts."""
-    service = _service(request)
-    service.check_ready()
-    plan = await service.in_thread(
-        partial(plan_completions, service, asked, request.state.namespace)
-    )
-    generation = service.generation(plan.requests, "prompt")
-    answer = CompletionAnswer(service, plan, generation)
-    if asked.stream:
-        return EventStream(generation, answer.chunks())
-    return await while_connected(request.receive, generation, answer.whole)
+    write = partial(CompletionWriter, includes_usage=asked.includes_usage)
+    return await answer(request, read_completion(asked, request.state.namespace), write)
 
 
 @router.get(
@@ -106,14 +92,9 @@ def _tokenized(service: Service, asked: TokenizeRequest, namespace: str) -> dict
     if asked.prompt is not None:
         prompt = text_prompt(engine.tokenizer, asked.prompt, namespace)
     else:
-        prompt = render_messages(
-            engine.tokenizer,
-            asked.plain_messages(),
-            asked.plain_tools(),
-            {**service.config.template_kwargs(), **asked.template_kwargs()},
-            add_generation_prompt=asked.add_generation_prompt is not False,
-            namespace=namespace,
-        )
+        is_prompted = asked.add_generation_prompt is not False
+        chat = read_conversation(asked, namespace)
+        prompt = rendered_chat(service, chat, add_generation_prompt=is_prompted).prompt
     return {
         "tokens": prompt.tokens.tolist(),
         "count": len(prompt),

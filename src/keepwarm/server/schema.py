@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from keepwarm.server.asked import SamplingAsked, ThinkingAsked
 from keepwarm.server.fields import (
     INT64,
     WHOLE,
@@ -163,6 +164,19 @@ class Common(Loose):
     def num_choices(self) -> int:
         return self.n or 1
 
+    def sampling(self) -> SamplingAsked:
+        return SamplingAsked(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+        )
+
     @property
     def includes_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -184,16 +198,8 @@ class Conversation(Loose):
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         return tools or None
 
-    def template_kwargs(self) -> dict[str, Any]:
-        """Templates know one name or the other for how much to think."""
-        given: dict[str, Any] = {}
-        if self.reasoning_effort is not None:
-            given["reasoning_effort"] = self.reasoning_effort
-        if self.reasoning_effort == "none":
-            given["enable_thinking"] = False
-        if self.enable_thinking is not None:
-            given["enable_thinking"] = self.enable_thinking
-        return {**given, **(self.chat_template_kwargs or {})}
+    def thinking(self) -> ThinkingAsked:
+        return ThinkingAsked(is_on=self.enable_thinking, effort=self.reasoning_effort)
 
 
 class ChatRequest(Conversation, Common):

@@ -11,7 +11,6 @@ from anyio import CancelScope, create_task_group
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from keepwarm.server.errors import as_api_error
 from keepwarm.server.generation import Generation
 
 DONE = b"data: [DONE]\n\n"
@@ -29,17 +28,6 @@ def comment(text: str) -> bytes:
     return b": " + text.encode() + b"\n\n"
 
 
-async def ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """`chunks` and the mark of their end; what fails on the way is told as the last of them."""
-    try:
-        async for chunk in chunks:
-            yield chunk
-    except Exception as error:
-        yield data(as_api_error(error).body())
-    else:
-        yield DONE
-
-
 class EventStream(Response):
     """Server-sent events. When the client leaves, the generation is cancelled at once."""
 
@@ -49,7 +37,7 @@ class EventStream(Response):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._generation = generation
-        self._pieces = ended(pieces)
+        self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._generation:

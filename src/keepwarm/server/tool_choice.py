@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from keepwarm.engine.grammar import any_object
 from keepwarm.engine.request import Grammar, GrammarKind
 from keepwarm.errors import BadInput
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.parse import opens_thought
+from keepwarm.server.asked import Asked, AskedChat
 from keepwarm.server.errors import ApiError, refused
-from keepwarm.server.schema import ChatRequest, Function, NamedTool, ResponseFormat
+
+Function = dict[str, Any]  # its name, description and parameters, as a tool has them
 
 # The one format whose calls are JSON: {"name": ..., "arguments": {...}} between two tags.
 _JSON_PARSER = "mlx_lm.tool_parsers.json_tools"
@@ -27,17 +28,17 @@ class Guides(Protocol):
 
 
 def chat_grammar(
-    guides: Guides, tokenizer: Any, request: ChatRequest, prompt: Prompt
+    guides: Guides, tokenizer: Any, asked: AskedChat, prompt: Prompt
 ) -> Grammar | None:
     """What the reply to a chat must look like, or None. Raises ApiError."""
-    answer = format_grammar(guides, request.response_format)
-    called = _called_functions(request)
+    answer = answer_grammar(guides, asked)
+    called = _called_functions(asked)
     if called:
         # A grammar for calls alone, or beside the format where calls are free.
-        is_free = request.tool_choice in (None, "auto")
+        is_free = asked.tool_choice.mode == "auto"
         if is_free and answer is None:
             return None
-        grammar = _call_grammar(guides, tokenizer, request, called, answer if is_free else None)
+        grammar = _call_grammar(guides, tokenizer, asked, called, answer if is_free else None)
     elif answer is not None:
         grammar = answer
     else:
@@ -46,29 +47,22 @@ def chat_grammar(
     return replace(grammar, after=after)
 
 
-def format_grammar(guides: Guides, wanted: ResponseFormat | None) -> Grammar | None:
-    """The grammar of a response format. Raises ApiError."""
-    if wanted is None or wanted.type == "text":
-        return None
-    if wanted.type == "json_object":
-        return _checked(guides, any_object(), "response_format")
-    assert wanted.json_schema is not None  # the schema of requests has seen to that
-    text = json.dumps(wanted.json_schema.schema_, ensure_ascii=False)
-    return _checked(guides, Grammar(GrammarKind.JSON_SCHEMA, text), "response_format")
+def answer_grammar(guides: Guides, asked: Asked) -> Grammar | None:
+    """The grammar that was asked for, once it compiles. Raises ApiError."""
+    return asked.grammar and _checked(guides, asked.grammar, "response_format")
 
 
-def _called_functions(request: ChatRequest) -> list[Function]:
+def _called_functions(asked: AskedChat) -> list[Function]:
     """The tools that the reply may call. Raises ApiError where there is none to call."""
-    choice = request.tool_choice
-    functions = [tool.function for tool in request.tools or ()]
-    if choice == "none":
+    choice = asked.tool_choice
+    functions: list[Function] = [tool["function"] for tool in asked.tools or ()]
+    if choice.mode == "none":
         return []
-    if isinstance(choice, NamedTool):
-        named = [function for function in functions if function.name == choice.function.name]
-        if not named:
+    if choice.names:
+        functions = [function for function in functions if function["name"] in choice.names]
+        if {function["name"] for function in functions} != {*choice.names}:
             raise refused("tool_choice names a function that is not in tools", "tool_choice")
-        return named[:1]
-    if choice == "required" and not functions:
+    if choice.mode == "required" and not functions:
         raise refused("tool_choice is required, but there are no tools", "tool_choice")
     return functions
 
@@ -76,7 +70,7 @@ def _called_functions(request: ChatRequest) -> list[Function]:
 def _call_grammar(
     guides: Guides,
     tokenizer: Any,
-    request: ChatRequest,
+    asked: AskedChat,
     functions: Sequence[Function],
     answer: Grammar | None,
 ) -> Grammar:
@@ -87,7 +81,7 @@ def _call_grammar(
             raise refused(words, "tool_choice")
         words = "response_format and tools cannot be combined with this model's tool format"
         raise refused(words, "response_format")
-    is_single = isinstance(request.tool_choice, NamedTool) or request.parallel_tool_calls is False
+    is_single = not asked.tool_choice.is_parallel
     text = call_grammar_text(guides, tokenizer, functions, is_single=is_single, answer=answer)
     return _checked(guides, Grammar(GrammarKind.LARK, text), "tools")
 
@@ -114,8 +108,8 @@ def call_grammar_text(
         "call: " + " | ".join(f"call_{i}" for i in range(len(functions))),
     ]
     for i, function in enumerate(functions):
-        head = json.dumps(f'{{"name": {json.dumps(function.name)}, "arguments": ')
-        schema = _compact({"type": "object", **(function.parameters or {})})
+        head = json.dumps(f'{{"name": {json.dumps(function["name"])}, "arguments": ')
+        schema = _compact({"type": "object", **(function.get("parameters") or {})})
         rules += [f'call_{i}: {head} arguments_{i} "}}"', f"arguments_{i}: %json {schema}"]
     if answer is not None:
         rules.append(f"answer: %json {_compact(json.loads(answer.text))}")

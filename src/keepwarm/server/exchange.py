@@ -1,0 +1,229 @@
+"""A request that was submitted, and its replies in the one form that all protocols write from: a
+stream of `Heard`, or a list of `Ended`. Event loop; what renders goes to a worker thread.
+
+Before the first byte of an answer these are decided, each with a status code of its own: who asks,
+the body and its fields, whether the engine takes requests, the prompt as it was rendered, its
+length against the context, the grammar, the memory, and the place in the queue. After that a
+status can no longer be sent: what fails then is the stream's last event. What the cache has of the
+prompt is not known before the first byte, so answers say it at their end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from keepwarm.events import Delta, Done, Result
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.follow_up import as_sent_back, follow_up
+from keepwarm.prompt.parse import Reply, parse_reply
+from keepwarm.prompt.split import Piece, Said, Splitter
+from keepwarm.server.account import Account
+from keepwarm.server.generation import Generation
+from keepwarm.server.intake import ChatPlan, Plan
+from keepwarm.server.service import Service
+
+log = logging.getLogger("keepwarm.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nothing came for a while: time to say something that keeps the client waiting."""
+
+    progress: str  # how far the prompt has been read, while it is
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One token of a reply, and what became certain with it: perhaps nothing yet."""
+
+    index: int  # of the choice
+    pieces: list[Piece]
+    token: Delta | None = None  # None for what was held back until the end
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One reply that has come to its end."""
+
+    index: int
+    reply: Reply
+    result: Result
+    tokens: list[Delta]  # where log probabilities were asked for and nothing was streamed
+
+
+Heard = Quiet | Spoken | Ended
+
+
+class Exchange:
+    """One HTTP request's replies, as they are. `stream` or `whole` is to be called, once."""
+
+    def __init__(self, service: Service, plan: Plan, generation: Generation) -> None:
+        self.plan = plan
+        self._service = service
+        self._generation = generation
+
+    @property
+    def model_name(self) -> str:
+        return self._service.model_name
+
+    @property
+    def tokenizer(self) -> Any:
+        """For the texts of single tokens."""
+        return self._service.engine.tokenizer
+
+    @property
+    def prompt_len(self) -> int:
+        """In tokens, of all prompts."""
+        return sum(len(r.prompt) for r in self.plan.requests[:: self.plan.asked.num_choices])
+
+    @property
+    def is_over(self) -> bool:
+        return self._generation.is_over
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Of the replies that have ended; None where there was no thought."""
+        return None
+
+    def account(self) -> Account:
+        """Of the replies that have ended."""
+        return Account(self._generation.results, self.plan.asked.num_choices)
+
+    async def stream(self) -> AsyncIterator[Heard]:
+        """Raises what made a sequence fail."""
+        readers = [await self._reader() for _ in self.plan.requests]
+        async for heard in self._generation.events(self._service.metrics):
+            if heard is None:
+                yield Quiet(self._generation.progress)
+                continue
+            index, event = heard
+            reader = readers[index]
+            if isinstance(event, Delta):
+                self._generation.progress = ""
+                yield Spoken(index, reader.push(event.text), event)
+            elif isinstance(event, Done) and event.result is not None:
+                if rest := reader.end():
+                    yield Spoken(index, rest)
+                await self._end_turn(index, reader.reply, event.result)
+                yield Ended(index, reader.reply, event.result, [])
+
+    async def whole(self) -> list[Ended]:
+        """Every choice, in order. Raises what made a sequence fail."""
+        ended: dict[int, Ended] = {}
+        tokens: list[list[Delta]] = [[] for _ in self.plan.requests]
+        async for heard in self._generation.events(self._service.metrics):
+            if heard is None:
+                continue
+            index, event = heard
+            if isinstance(event, Delta):
+                if self.plan.asked.num_logprobs is not None:
+                    tokens[index].append(event)
+            elif isinstance(event, Done) and event.result is not None:
+                reply = await self._read(event.result)
+                await self._end_turn(index, reply, event.result)
+                ended[index] = Ended(index, reply, event.result, tokens[index])
+        return [ended[index] for index in sorted(ended)]
+
+    def log_end(self, route: str) -> None:
+        self._service.log_end(route, self.account())
+
+    # What chats do otherwise
+
+    async def _reader(self) -> Reader:
+        return Reader()
+
+    async def _read(self, result: Result) -> Reply:
+        return Reply(result.text)
+
+    async def _end_turn(self, index: int, reply: Reply, result: Result) -> None:
+        """Before the client hears of the end."""
+
+
+class Reader:
+    """One reply as it comes in: as it is, or cut by a splitter."""
+
+    def __init__(self, splitter: Splitter | None = None) -> None:
+        self._splitter = splitter
+        self._pieces: list[Piece] = []
+
+    @property
+    def reply(self) -> Reply:
+        return Reply.of(self._pieces)
+
+    def push(self, text: str) -> list[Piece]:
+        """Mutates."""
+        if self._splitter is None:
+            return self._kept([Said(text)] if text else [])
+        return self._kept(self._splitter.push(text))
+
+    def end(self) -> list[Piece]:
+        """Mutates."""
+        return self._kept(self._splitter.end() if self._splitter is not None else [])
+
+    def _kept(self, pieces: list[Piece]) -> list[Piece]:
+        self._pieces += pieces
+        return pieces
+
+
+class ChatExchange(Exchange):
+    """Replies to a conversation: thoughts, words and calls. When one ends, the engine is told how
+    the conversation goes on."""
+
+    def __init__(self, service: Service, plan: ChatPlan, generation: Generation) -> None:
+        super().__init__(service, plan, generation)
+        self._plan = plan
+        self._reasoning_tokens: int | None = None
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        return self._reasoning_tokens
+
+    async def _reader(self) -> Reader:
+        plan = self._plan
+        make = partial(Splitter, plan.reader, prompt=plan.chat.prompt, **self._about())
+        return Reader(await self._service.in_thread(make))
+
+    async def _read(self, result: Result) -> Reply:
+        plan, prompt = self._plan, self._plan.chat.prompt
+        read = partial(parse_reply, plan.reader, result.text, prompt=prompt, **self._about())
+        return await self._service.in_thread(read)
+
+    def _about(self) -> dict[str, Any]:
+        chat = self._plan.chat
+        return {"tools": chat.tools, "template_kwargs": chat.template_kwargs}
+
+    async def _end_turn(self, index: int, reply: Reply, result: Result) -> None:
+        """Tells the engine how the conversation goes on, before the client can."""
+        self._count_reasoning(reply, result)
+        try:
+            coming = await self._service.in_thread(partial(self._coming, reply))
+            if coming is not None:
+                self._generation.follow_up(index, coming)
+        except Exception:
+            # It would only have made the next turn faster.
+            log.exception("what follows a reply could not be rendered")
+
+    def _coming(self, reply: Reply) -> Prompt | None:
+        """What the next turn will begin with."""
+        messages, tokenizer = self._plan.chat.messages, self._service.engine.tokenizer
+        said = as_sent_back(tokenizer, messages, reply.as_message())
+        namespace = self._plan.asked.namespace
+        return follow_up(tokenizer, messages, said, namespace=namespace, **self._about())
+
+    def _count_reasoning(self, reply: Reply, result: Result) -> None:
+        if reply.reasoning is None:
+            return
+        ends = getattr(self._plan.reader, "think_end_tokens", None) or ()
+        spent = _before(result.tokens, list(ends))
+        self._reasoning_tokens = (self._reasoning_tokens or 0) + spent
+
+
+def _before(tokens: list[int], end: list[int]) -> int:
+    """How many tokens come up to the end of a thought; all where it has none."""
+    places = range(len(tokens) - len(end) + 1) if end else ()
+    found = next((i for i in places if tokens[i : i + len(end)] == end), None)
+    return len(tokens) if found is None else found

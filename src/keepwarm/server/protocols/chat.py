@@ -1,0 +1,147 @@
+"""OpenAI's chat completions. Event loop only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from keepwarm.events import Delta
+from keepwarm.prompt.reply import Called, Piece, Reply, Said, Thought
+from keepwarm.server.asked import AskedChat, ToolChoice
+from keepwarm.server.exchange import Ended, Exchange, Quiet, Spoken
+from keepwarm.server.logprobs import chat_entry
+from keepwarm.server.protocols.openai_form import OpenAIWriter, format_grammar
+from keepwarm.server.schema import ChatRequest, Conversation, NamedTool
+from keepwarm.server.stream import DONE, comment, data
+
+_CHUNK = "chat.completion.chunk"
+
+
+def read_chat(body: ChatRequest, namespace: str) -> AskedChat:
+    return replace(
+        read_conversation(body, namespace),
+        streams=bool(body.stream),
+        num_choices=body.num_choices,
+        max_tokens=body.token_limit,
+        sampling=body.sampling(),
+        stop=body.stop,
+        grammar=format_grammar(body.response_format),
+        num_logprobs=body.num_logprobs,
+        ignore_eos=bool(body.ignore_eos),
+        tool_choice=_tool_choice(body),
+    )
+
+
+def read_conversation(body: Conversation, namespace: str) -> AskedChat:
+    """What the template writes, and nothing else yet."""
+    return AskedChat(
+        namespace=namespace,
+        messages=body.plain_messages(),
+        tools=body.plain_tools(),
+        thinking=body.thinking(),
+        template_kwargs=body.chat_template_kwargs or {},
+    )
+
+
+def _tool_choice(body: ChatRequest) -> ToolChoice:
+    choice, is_parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if isinstance(choice, NamedTool):
+        return ToolChoice("required", (choice.function.name,), is_parallel=False)
+    return ToolChoice(choice or "auto", is_parallel=is_parallel)
+
+
+class ChatWriter(OpenAIWriter):
+    """The answer to one chat."""
+
+    route = "/v1/chat/completions"
+    id_kind = "chatcmpl"
+    object_name = "chat.completion"
+
+    def __init__(self, exchange: Exchange, *, includes_usage: bool) -> None:
+        super().__init__(exchange, includes_usage=includes_usage)
+        num_choices = exchange.plan.asked.num_choices
+        self._logprobs: list[list[dict[str, Any]]] = [[] for _ in range(num_choices)]
+        self._begun: set[int] = set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        async for heard in self.exchange.stream():
+            match heard:
+                case Quiet(progress):
+                    yield comment(progress or "keep-alive")
+                case Spoken(index, pieces, token):
+                    self._note_logprob(index, token)
+                    for delta in self._deltas(index, pieces):
+                        yield self._chunk(index, delta)
+                case Ended(index, reply, result):
+                    for delta in self._deltas(index, []):
+                        yield self._chunk(index, delta)
+                    finish = _finish_reason(reply, result.finish_reason)
+                    yield self._chunk(index, {}, finish, **self._last_words())
+        if self.includes_usage:
+            yield data(self.head(_CHUNK) | {"choices": []} | self.cost())
+        self.exchange.log_end(self.route)
+        yield DONE
+
+    async def whole(self) -> JSONResponse:
+        return self.whole_of([self._choice(ended) for ended in await self.exchange.whole()])
+
+    def _choice(self, ended: Ended) -> dict[str, Any]:
+        for token in ended.tokens:
+            self._note_logprob(ended.index, token)
+        return {
+            "index": ended.index,
+            "message": ended.reply.as_message(),
+            "logprobs": self._taken_logprobs(ended.index),
+            "finish_reason": _finish_reason(ended.reply, ended.result.finish_reason),
+        }
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish: str | None = None, **ending: Any
+    ) -> bytes:
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._taken_logprobs(index),
+            "finish_reason": finish,
+        }
+        return data(self.head(_CHUNK) | {"choices": [choice]} | ending)
+
+    def _deltas(self, index: int, pieces: list[Piece]) -> list[dict[str, Any]]:
+        """Mutates: the first of a choice says who speaks."""
+        deltas = [delta for piece in pieces if (delta := _delta(piece)) is not None]
+        if index not in self._begun:
+            self._begun.add(index)
+            deltas.insert(0, {"role": "assistant", "content": ""})
+        return deltas
+
+    def _note_logprob(self, index: int, token: Delta | None) -> None:
+        num_top = self.exchange.plan.asked.num_logprobs
+        if num_top is not None and token is not None and token.logprob is not None:
+            self._logprobs[index].append(chat_entry(self.exchange.tokenizer, token, num_top))
+
+    def _taken_logprobs(self, index: int) -> dict[str, Any] | None:
+        """What came since it was last asked for. Mutates."""
+        if self.exchange.plan.asked.num_logprobs is None:
+            return None
+        taken, self._logprobs[index] = self._logprobs[index], []
+        return {"content": taken, "refusal": None}
+
+
+def _delta(piece: Piece) -> dict[str, Any] | None:
+    match piece:
+        case Said(text) if text:
+            return {"content": text}
+        case Thought(text) if text:
+            return {"reasoning_content": text}
+        case Called(index, call):
+            function = {"name": call.name, "arguments": call.arguments}
+            called = {"index": index, "id": call.id, "type": "function", "function": function}
+            return {"tool_calls": [called]}
+    return None
+
+
+def _finish_reason(reply: Reply, reason: str) -> str:
+    return "tool_calls" if reply.tool_calls and reason == "stop" else reason

@@ -1,0 +1,63 @@
+"""How a request is answered, whatever its protocol: checked, planned, submitted, then written as a
+stream or as a whole. Event loop only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import ClassVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from keepwarm.server.asked import Asked
+from keepwarm.server.errors import ApiError, as_api_error
+from keepwarm.server.exchange import ChatExchange, Exchange
+from keepwarm.server.intake import ChatPlan, plan_of
+from keepwarm.server.service import Service
+from keepwarm.server.stream import EventStream, while_connected
+
+
+class Writer(ABC):
+    """Writes the answer to one request that was submitted."""
+
+    route: ClassVar[str]
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    @abstractmethod
+    def events(self) -> AsyncIterator[bytes]:
+        """The whole stream. Raises what made a sequence fail."""
+
+    @abstractmethod
+    def failure(self, error: ApiError) -> bytes:
+        """The last event of a stream that failed."""
+
+    @abstractmethod
+    async def whole(self) -> Response:
+        """Raises what made a sequence fail."""
+
+    async def guarded(self) -> AsyncIterator[bytes]:
+        """`events`; what fails on the way is told as the last of them."""
+        try:
+            async for event in self.events():
+                yield event
+        except Exception as error:
+            yield self.failure(as_api_error(error))
+
+
+async def answer(request: Request, asked: Asked, write: Callable[[Exchange], Writer]) -> Response:
+    """Raises ApiError for all that is decided before the first byte."""
+    service: Service = request.app.state.service
+    service.check_ready()
+    plan = await service.in_thread(partial(plan_of, service, asked))
+    generation = service.generation(plan.requests, asked.prompt_field)
+    if isinstance(plan, ChatPlan):
+        writer = write(ChatExchange(service, plan, generation))
+    else:
+        writer = write(Exchange(service, plan, generation))
+    if asked.streams:
+        return EventStream(generation, writer.guarded())
+    return await while_connected(request.receive, generation, writer.whole)
