@@ -12,7 +12,6 @@ from keepwarm.cli import bench, serve
 from keepwarm.cli.chat import command as chat
 from keepwarm.errors import KeepwarmError
 
-
 _NO_MLX = (
     "keepwarm: MLX is not installed. On Linux choose its build: pip install 'keepwarm[cpu]', or"
     " 'keepwarm[cuda]' for an NVIDIA GPU. On a Mac: pip install mlx"
