@@ -5,9 +5,9 @@ from __future__ import annotations
 from keepwarm.machine import free_bytes
 
 # Of the memory that is not taken when the cache is made: weights are usually loaded by then.
-_SHARE = 0.4
+SHARE = 0.4
 
 
 def default_budget_bytes() -> int:
     """A share of the free memory: what Metal, CUDA, the machine or its container has."""
-    return int(_SHARE * free_bytes())
+    return int(SHARE * free_bytes())

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from keepwarm.cli.amounts import amount
 from keepwarm.config import Config
 from keepwarm.engine.status import Status
 from keepwarm.model.names import shown_name, weights_bytes
@@ -47,7 +48,7 @@ def ready_words(config: Config, port: int, status: Status) -> str:
         f"  layers   {status.layers or 'unknown'}{_notes(status)}",
     ]
     if status.cache is not None:
-        lines.append(f"  cache    {_amount(status.cache.budget_bytes)}{_keys(config)}")
+        lines.append(f"  cache    {amount(status.cache.budget_bytes)}{_keys(config)}")
     if status.context_len is not None:
         lines.append(f"  context  {status.context_len} tokens")
     if not config.api_keys and not is_loopback(config.host):
@@ -73,10 +74,3 @@ def _keys(config: Config) -> str:
     if not config.api_keys:
         return ""
     return ", shared by all keys" if config.shared_cache else ", apart for each key"
-
-
-def _amount(num_bytes: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} B"

@@ -71,9 +71,9 @@ def prepared(model: Any, dtype: str = "auto", kernels: str | None = None) -> Any
     where the memory is there.
     """
     speedups.install(kernels)
-    wanted = _wanted_dtype(model, dtype)
+    wanted = wanted_dtype(model, dtype)
     if wanted is not None:
-        _cast(model, wanted)
+        cast(model, wanted)
     return model
 
 
@@ -118,7 +118,7 @@ def model_loader(
     return load_named
 
 
-def _wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
+def wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
     """None: as they are."""
     if dtype not in DTYPES:
         raise BadInput(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
@@ -142,15 +142,15 @@ def _wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
     return mx.float32
 
 
-def _cast(model: Any, wanted: mx.Dtype) -> None:
+def cast(model: Any, wanted: mx.Dtype) -> None:
     """As mlx-lm converts: what the model keeps in its own precision stays so. Mutates."""
     may_cast: Callable[[str], bool] = getattr(model, "cast_predicate", lambda _: True)
 
-    def cast(name: str, array: mx.array) -> mx.array:
+    def cast_one(name: str, array: mx.array) -> mx.array:
         is_cast = mx.issubdtype(array.dtype, mx.floating) and may_cast(name)
         return array.astype(wanted) if is_cast else array
 
-    model.update(tree_map_with_path(cast, model.parameters()))
+    model.update(tree_map_with_path(cast_one, model.parameters()))
 
 
 def _check_folder(name: str, what: str) -> None:
