@@ -196,6 +196,7 @@ class _Request:
             prompt=self._prompt,
             tools=session.tools,
             template_kwargs=session.template_kwargs,
+            finish_reason=self._finish_reason,
         )
         if self._said is not None:
             session.messages += [*self._said, reply.as_message()]

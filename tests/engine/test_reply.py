@@ -15,6 +15,7 @@ from mlx_lm.tokenizer_utils import (
 )
 
 from keepwarm.engine.reply import ReplyText, behind_text
+from keepwarm.prompt.tags import Markup
 from tests.prompt.tokenizers_for_tests import make_sentencepiece, make_tokenizer
 
 
@@ -53,6 +54,57 @@ def test_text_ends_before_the_first_stop_text(texts: list[str], stops: list[str]
             break
     assert given_out == reply.text == (upto if found is None else upto[:found])
     assert reply.is_stopped == (found is not None)
+
+
+THINKS = Markup(
+    {
+        "normal": [("<t>", "reasoning"), ("<c>", "tool")],
+        "reasoning": [("</t>", "normal"), ("<c>", "tool")],
+        "tool": [("</c>", "normal")],
+    },
+    "reasoning",
+)
+
+
+def told(text: str, stop: str, markup: Markup) -> tuple[str, bool]:
+    """What is told of `text` and whether it stopped, the same for letters and for the whole."""
+    ways = []
+    for pieces in (list(text), [text]):
+        reply, given_out = ReplyText(Pieces(pieces), [stop], markup), ""
+        for token in range(len(pieces)):
+            if not reply.is_stopped:
+                given_out += reply.push(token)
+        given_out += reply.end()
+        assert given_out == reply.text
+        ways.append((given_out, reply.is_stopped))
+    assert ways[0] == ways[1]
+    return ways[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Hm.\n\nSo.</t>\n\nHello.\n\nBye.", "Hm.\n\nSo.</t>\n\nHello."),
+        ("Hm.</t>\n\nI call.\n<c>a\n\nb</c>\n\nDone", None),
+        ("Hm.</t>\n\nI call.\n\n<c>a</c>", "Hm.</t>\n\nI call."),
+        ("Hm.<c>a\n\nb</c>", None),
+        ("Hm.\n\n", None),
+        ("Hm.</t>Hi<t>\n\n</t>\n\n", None),
+    ],
+)
+def test_stop_texts_bind_in_the_content_alone(text: str, shown: str | None) -> None:
+    expected = (text, False) if shown is None else (shown, True)
+    assert told(text, "\n\n", THINKS) == expected
+
+
+def test_stop_text_may_begin_as_a_tag_does() -> None:
+    assert told("Hm.</t>Hi <to</t>", "<to", THINKS) == ("Hm.</t>Hi ", True)
+    assert told("Hm.</t>Hi <t>o", "<to", THINKS) == ("Hm.</t>Hi <t>o", False)
+
+
+def test_blank_lines_before_the_content_are_no_stop() -> None:
+    silent = Markup(THINKS.table, "normal")
+    assert told("\n\nHi\n\nyou", "\n\n", silent) == ("\n\nHi", True)
 
 
 @given(TEXTS)

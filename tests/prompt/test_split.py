@@ -228,6 +228,44 @@ def test_call_that_cannot_be_read_is_said_with_its_line_breaks() -> None:
     assert Reply.of(split(tokenizer, text)) == Reply(text)
 
 
+def test_thought_that_speaks_of_calls_ends() -> None:
+    tokenizer = wrapped("drops_thoughts", json_tools)
+    text = f"I could write <tool_call> or not.</think>Hello.{JSON_CALL}"
+    for texts in (text, [text]):
+        reply = Reply.of(split(tokenizer, texts, prompt=opened(tokenizer)))
+        assert reply.reasoning == "I could write <tool_call> or not."
+        assert reply.content == "Hello."
+        assert [call.name for call in reply.tool_calls] == ["f"]
+
+
+def test_thought_goes_on_behind_a_call_that_cannot_be_read() -> None:
+    tokenizer = wrapped("drops_thoughts", json_tools)
+    text = "Between <tool_call> and </tool_call> stands JSON.</think>Hello."
+    reply = Reply.of(split(tokenizer, text, prompt=opened(tokenizer)))
+    assert reply == Reply("Hello.", "Between <tool_call> and </tool_call> stands JSON.")
+    endless = "So I write <tool_call> and then"
+    assert Reply.of(split(tokenizer, endless, prompt=opened(tokenizer))) == Reply("", endless)
+
+
+@pytest.mark.parametrize("end", ["</tool_call>", "</think>", ""])
+def test_call_inside_a_thought_is_called(end: str) -> None:
+    tokenizer = wrapped("drops_thoughts", json_tools)
+    text = "With <tool_call> I call." + JSON_CALL.removesuffix("</tool_call>") + end
+    reply = Reply.of(split(tokenizer, text, prompt=opened(tokenizer)))
+    assert [call.name for call in reply.tool_calls] == ["f"]
+    assert (reply.content, reply.reasoning) == ("", "With <tool_call> I call.")
+
+
+def test_call_cut_off_by_the_limit_is_left_out() -> None:
+    tokenizer = wrapped("never_writes_thoughts", json_tools)
+    text = 'On it.\n<tool_call>\n{"name": "f", "argu'
+    splitter = Splitter(tokenizer, prompt=None)
+    assert Reply.of([*splitter.push(text), *splitter.end("length")]) == Reply("On it.\n")
+    assert parse_reply(tokenizer, text, finish_reason="length") == Reply("On it.\n")
+    whole = text + 'ments": {}}'  # only its end tag is missing
+    assert parse_reply(tokenizer, whole, finish_reason="length").tool_calls
+
+
 def test_thought_without_words_is_told_from_none() -> None:
     tokenizer = wrapped("never_writes_thoughts")
     assert split(tokenizer, "<think>\n</think>\nHi") == [Thought(""), Said("H"), Said("i")]

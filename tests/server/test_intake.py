@@ -48,6 +48,13 @@ def test_what_a_request_leaves_open_is_the_operators_to_say(service: Service) ->
     )
 
 
+def test_stop_texts_bind_in_the_content(service: Service) -> None:
+    (request,) = planned(service, stop=["\n\n"], tools=[WEATHER]).requests
+    assert request.markup is not None
+    assert request.markup.state == "reasoning"
+    assert ("<tool_call>", "tool") in request.markup.table["normal"]
+
+
 def test_what_a_request_says_goes_first(service: Service) -> None:
     said: dict[str, Any] = {
         "temperature": 0.0, "top_p": 0.0, "min_p": 0.0, "repetition_penalty": 1.0,

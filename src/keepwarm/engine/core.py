@@ -81,7 +81,7 @@ class Core:
         """Accept a request. Mutates."""
         tokenizer = self._tokenizer
         detokenizer = behind_text(tokenizer) if request.continues_text else tokenizer.detokenizer
-        reply = ReplyText(detokenizer, request.stop)
+        reply = ReplyText(detokenizer, request.stop, request.markup)
         sequence = Sequence(request, on_event, reply)
         self.queue.add(sequence)
         return sequence

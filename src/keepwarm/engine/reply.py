@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keepwarm.prompt.tags import Markup
+
 log = logging.getLogger("keepwarm.engine")
 
 
@@ -20,11 +22,20 @@ def behind_text(tokenizer: Any) -> Any:
 
 
 class ReplyText:
-    """Tokens to text. What may turn out to begin a stop text is held back."""
+    """Tokens to text. What may turn out to begin a stop text is held back.
 
-    def __init__(self, detokenizer: Any, stop: Sequence[str] = ()) -> None:
+    With `markup`, stop texts bind in the content alone, from its first letter on: thoughts and
+    calls are full of them, and so are the blank lines in between.
+    """
+
+    def __init__(
+        self, detokenizer: Any, stop: Sequence[str] = (), markup: Markup | None = None
+    ) -> None:
         self._detokenizer = detokenizer
         self._stop = tuple(stop)
+        self._table = markup.table if markup is not None and stop else {}
+        self._state: str | None = markup.state if markup is not None else "normal"
+        self._is_before_content = markup is not None
         self._held = ""
         self.text = ""  # all that was given out
         self.is_stopped = False  # a stop text was found; it and what follows are cut off
@@ -55,16 +66,51 @@ class ReplyText:
 
     def _give(self, piece: str) -> str:
         self._held += piece
-        found = [at for stop in self._stop if (at := self._held.find(stop)) >= 0]
-        if found:
-            self.is_stopped = True
-            given, self._held = self._held[: min(found)], ""
+        given = ""
+        while self._stop:
+            given += self._passed_blanks()
+            tags = self._table.get(self._state or "", [])
+            stops = self._stop if self._binds else ()
+            stop = _first(self._held, stops)
+            tag = _first(self._held, [tag for tag, _ in tags])
+            if stop is not None and (tag is None or stop[0] <= tag[0]):
+                self.is_stopped = True
+                given, self._held = given + self._held[: stop[0]], ""
+                break
+            if tag is None:
+                wanted = [*stops, *(tag for tag, _ in tags)]
+                keep = max((_overlap(self._held, text) for text in wanted), default=0)
+                cut = len(self._held) - keep
+                given, self._held = given + self._held[:cut], self._held[cut:]
+                break
+            cut = tag[0] + len(tag[1])
+            given, self._held = given + self._held[:cut], self._held[cut:]
+            self._state = dict(tags)[tag[1]]
+            self._is_before_content = True
         else:
-            keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)
-            cut = len(self._held) - keep
-            given, self._held = self._held[:cut], self._held[cut:]
+            given, self._held = self._held, ""
         self.text += given
         return given
+
+    @property
+    def _binds(self) -> bool:
+        return self._state == "normal" and not self._is_before_content
+
+    def _passed_blanks(self) -> str:
+        """The blanks before the content; stop texts bind behind them. Mutates."""
+        if self._state != "normal" or not self._is_before_content:
+            return ""
+        rest = self._held.lstrip()
+        blanks = self._held[: len(self._held) - len(rest)]
+        self._held = rest
+        self._is_before_content = not rest
+        return blanks
+
+
+def _first(text: str, wanted: Sequence[str]) -> tuple[int, str] | None:
+    """(place, text) of what comes first of `wanted`, the longer of two at one place."""
+    found = [(at, -len(part), part) for part in wanted if (at := text.find(part)) >= 0]
+    return (min(found)[0], min(found)[2]) if found else None
 
 
 def _overlap(text: str, stop: str) -> int:

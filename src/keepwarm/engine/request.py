@@ -9,6 +9,7 @@ from typing import Any
 
 from keepwarm.errors import BadInput
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.tags import Markup
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Request:
     max_tokens: int
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
+    markup: Markup | None = None  # of a chat: stop texts bind in the content alone
     namespace: str = ""
     top_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
     grammar: Grammar | None = None

@@ -23,15 +23,17 @@ def parse_reply(
     prompt: Prompt | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
+    finish_reason: str = "stop",
 ) -> Reply:
     """Splits `text`, the whole reply without its end token, by the tags mlx-lm knows of
     `tokenizer`. `prompt` is what it continues: it may have opened a thought already. What was
-    meant as a tool call but cannot be read stays in the content.
+    meant as a tool call but cannot be read stays in the content, unless the limit ("length", as
+    `finish_reason`) cut it off.
 
     Line breaks around the parts are kept or left to the template, whichever makes it write `text`
     again; where nothing does, as for most replies of this template."""
     scanner = Scanner(tokenizer, prompt, tools)
-    pieces = [*scanner.push(text), *scanner.end()]
+    pieces = [*scanner.push(text), *scanner.end(finish_reason)]
     ways = [trimmed(form, scanner, pieces) for form in FORMS]
     if len(set(ways)) == 1:
         return ways[0]

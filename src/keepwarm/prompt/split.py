@@ -51,9 +51,10 @@ class Splitter:
         self._texts.append(text)
         return self._show(self._scanner.push(text))
 
-    def end(self) -> list[Piece]:
-        """What is left, once, when nothing follows. A call without its end tag is tried too."""
-        pieces = self._show(self._scanner.end())
+    def end(self, finish_reason: str = "stop") -> list[Piece]:
+        """What is left, once, when nothing follows. A call without its end tag is tried too, and
+        left out where the limit ("length") cut it off."""
+        pieces = self._show(self._scanner.end(finish_reason))
         said_len = len(Reply.of(self._shown).content)
         pieces += [piece for piece in self._trimmer.end() if not isinstance(piece, Said)]
         rest = self._picked().content[said_len:]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from keepwarm.prompt.boundaries import Prompt
@@ -13,12 +14,27 @@ from keepwarm.prompt.reply import Called, Piece, Said, Thought, ToolCall
 from keepwarm.prompt.template import Tokenizer
 
 # state → [(tag, next state)]; behind a tag that leads to None nothing counts.
-_Table = dict[str, list[tuple[str, str | None]]]
+Table = dict[str, list[tuple[str, str | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """Where the parts of one reply begin and end: content is what stands in the state "normal"."""
+
+    table: Table
+    state: str  # that the reply begins in
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, prompt: Prompt | None) -> Markup:
+        """`prompt` is what the reply continues: it may have opened a thought already."""
+        start: str | None = getattr(tokenizer, "response_initial_state", None)
+        is_opened = prompt is not None and opens_thought(tokenizer, prompt)
+        return cls(_table(tokenizer), start or ("reasoning" if is_opened else "normal"))
 
 
 class Scanner:
     """Cuts one reply at its tags; line breaks stay where they are. What was meant as a tool call
-    but cannot be read is Said, tags and all."""
+    but cannot be read stays, tags and all, what it stands in: content, or a thought."""
 
     def __init__(
         self,
@@ -28,14 +44,14 @@ class Scanner:
     ) -> None:
         """`prompt` is what the reply continues: it may have opened a thought already."""
         self._tokenizer, self._prompt, self._tools = tokenizer, prompt, tools
-        self._table = _table(tokenizer)
-        is_opened = prompt is not None and opens_thought(tokenizer, prompt)
-        start: str | None = getattr(tokenizer, "response_initial_state", None)
-        self._state: str | None = start or ("reasoning" if is_opened else "normal")
-        self.starts_in_thought = is_opened or self._state == "reasoning"
+        markup = Markup.of(tokenizer, prompt)
+        self._table = markup.table
+        self._state: str | None = markup.state
+        self.starts_in_thought = markup.state == "reasoning"
         self._unread = ""  # may be the beginning of a tag
         self._call: list[str] = []  # the text of a call so far
         self._call_tag = ""
+        self._called_from = "normal"  # the state that the call interrupts
         self._num_calls = 0
 
     def anew(self) -> Scanner:
@@ -65,15 +81,18 @@ class Scanner:
         self._unread = ""
         return pieces
 
-    def end(self) -> list[Piece]:
-        """What is left when nothing follows. Mutates."""
+    def end(self, finish_reason: str = "stop") -> list[Piece]:
+        """What is left when nothing follows. A call that was cut off by the limit ("length") is
+        left out: its beginning is of use to nobody. Mutates."""
         pieces: list[Piece] = []
         while self._state is not None and (found := self._find_tag()) is not None:
             pieces += self._cross(*found)
         if self._state is not None:
             pieces += self._passed(self._unread)
         if self._state == "tool":
-            pieces += self._close_call("")
+            closed = list(self._close_call(""))
+            is_cut = finish_reason == "length"
+            pieces += [piece for piece in closed if not (is_cut and isinstance(piece, Said))]
         self._unread, self._state = "", None
         return pieces
 
@@ -103,14 +122,17 @@ class Scanner:
     def _cross(self, place: int, tag: str, following: str | None) -> Iterator[Piece]:
         """Goes behind `tag` into the next state."""
         yield from self._passed(self._unread[:place])
-        if self._state == "tool":
-            yield from self._close_call(tag)
         self._unread = self._unread[place + len(tag) :]
-        self._state = following
-        if following == "tool":
-            self._call_tag = tag
+        if self._state == "tool":
+            is_own_end = (tag, following) in self._table["tool"]
+            is_called = yield from self._close_call(tag if is_own_end else "")
+            if is_own_end and not is_called and self._called_from == "reasoning":
+                following = "reasoning"  # the thought only spoke of calls
+        elif following == "tool":
+            self._call_tag, self._called_from = tag, self._state or "normal"
         elif following == "reasoning":
             yield Thought("")
+        self._state = following
 
     def _passed(self, text: str) -> Iterator[Piece]:
         """Text without tags; a model's own states may hold text that is nobody's."""
@@ -121,18 +143,28 @@ class Scanner:
         elif text and self._state == "reasoning":
             yield Thought(text)
 
-    def _close_call(self, end_tag: str) -> Iterator[Piece]:
-        text = "".join(self._call)
+    def _close_call(self, end_tag: str) -> Generator[Piece, None, bool]:
+        """Returns whether it was a call."""
+        text, tag = "".join(self._call), self._call_tag
+        self._call, self._call_tag = [], ""
+        kind = Thought if self._called_from == "reasoning" else Said
         calls = _read_calls(self._tokenizer, text, self._tools)
         if not calls:
-            yield Said(self._call_tag + text + end_tag)
+            # The tag may have been spoken of before it was meant.
+            passed, _, last = text.rpartition(tag)
+            calls = _read_calls(self._tokenizer, last, self._tools) if passed else []
+            yield kind(tag + (passed if calls else text + end_tag))
         for call in calls:
             yield Called(self._num_calls, call)
             self._num_calls += 1
-        self._call, self._call_tag = [], ""
+        return bool(calls)
 
     def _edges(self) -> list[tuple[str, str | None]]:
-        return self._table.get(self._state or "", [])
+        edges = self._table.get(self._state or "", [])
+        if self._state == "tool" and self._called_from == "reasoning":
+            # A thought may speak of calls, and end.
+            return [*edges, *(e for e in self._table["reasoning"] if e[1] != "tool")]
+        return edges
 
     def _reaches(self, state: str) -> bool:
         return any(state == following for edges in self._table.values() for _, following in edges)
@@ -156,10 +188,10 @@ def _last_index(tokens: Sequence[int], wanted: Sequence[int]) -> int:
     return next((i for i in places if list(tokens[i - 1 : i - 1 + width]) == list(wanted)), 0)
 
 
-def _table(tokenizer: Tokenizer) -> _Table:
+def _table(tokenizer: Tokenizer) -> Table:
     """The same table mlx-lm's server streams by."""
     facts: Any = tokenizer
-    table: _Table = {"normal": [], "reasoning": [], "tool": []}
+    table: Table = {"normal": [], "reasoning": [], "tool": []}
     given: Mapping[str, Any] = getattr(facts, "response_transitions", {})
     if getattr(facts, "has_thinking", False):
         table["normal"].append((facts.think_start, "reasoning"))

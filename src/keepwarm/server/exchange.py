@@ -106,7 +106,7 @@ class Exchange:
                 self._generation.progress = ""
                 yield Spoken(index, reader.push(event.text), event)
             elif isinstance(event, Done) and event.result is not None:
-                if rest := reader.end():
+                if rest := reader.end(event.result.finish_reason):
                     yield Spoken(index, rest)
                 await self._end_turn(index, reader.reply, event.result)
                 yield Ended(index, reader.reply, event.result, [])
@@ -160,9 +160,9 @@ class Reader:
             return self._kept([Said(text)] if text else [])
         return self._kept(self._splitter.push(text))
 
-    def end(self) -> list[Piece]:
+    def end(self, finish_reason: str) -> list[Piece]:
         """Mutates."""
-        return self._kept(self._splitter.end() if self._splitter is not None else [])
+        return self._kept(self._splitter.end(finish_reason) if self._splitter is not None else [])
 
     def _kept(self, pieces: list[Piece]) -> list[Piece]:
         self._pieces += pieces
@@ -190,6 +190,7 @@ class ChatExchange(Exchange):
     async def _read(self, result: Result) -> Reply:
         plan, prompt = self._plan, self._plan.chat.prompt
         read = partial(parse_reply, plan.reader, result.text, prompt=prompt, **self._about())
+        read = partial(read, finish_reason=result.finish_reason)
         return await self._service.in_thread(read)
 
     def _about(self) -> dict[str, Any]:
