@@ -134,6 +134,7 @@ class _Request:
     def stream(self, max_tokens: int, sampling: Sampling) -> Stream[ChatResult]:
         if max_tokens < 1:
             raise BadInput(f"max_tokens must be at least 1, got {max_tokens}")
+        self._session.cache.bind(self._session.model)
         return Stream(self._run(max_tokens, sampling))
 
     def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, ChatResult]:

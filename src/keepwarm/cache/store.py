@@ -24,6 +24,7 @@ from keepwarm.cache.finals import Finals
 from keepwarm.cache.insert import Insertion
 from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
+from keepwarm.cache.owner import Owner
 from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import KEPT, SHORT_TURN, Keys, Placement, Stop, StopKind
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
@@ -69,6 +70,7 @@ class PrefixCache:
         self.finals = Finals()
         self.last_end = LastEnd(self.ledger)
         self._make_caches = cache_maker(model) if model is not None else None
+        self._owner = Owner(self._make_caches)
         self._clock = clock
         self._counts: Counter[str] = Counter()
         self._spaces: dict[str, Space] = {}
@@ -86,18 +88,29 @@ class PrefixCache:
             log.warning("caching is off for this model: %s", fault)
             return None, str(fault)
 
+    def bind(self, model: Any) -> None:
+        """Raises BadInput for another model object than the one whose states are held here."""
+        self._owner.bind(model)
+
+    def _check_weights(self) -> None:
+        is_empty = not self._spaces and self.last_end.end is None
+        if self._owner.check_weights(is_empty=is_empty):
+            self.finals.clear()
+
     # Finding
 
     def match(self, prompt: Prompt, *, namespace: str = "", limit: int | None = None) -> Match:
         """The deepest usable position for `prompt`. Changes nothing but the statistics.
 
         At most `limit` tokens, by default all but the last: the model must read something to
-        say what comes next.
+        say what comes next. Raises BadInput when the model's weights were replaced meanwhile.
         """
+        self._check_weights()
         return self._counted(self.peek(prompt, namespace=namespace, limit=limit))
 
     def match_to_end(self, prompt: Prompt, *, namespace: str = "") -> Match:
-        """As `match`, to the last token: for who knows what the model says behind it."""
+        """As `match`, to the last token: for callers that already hold the final logits."""
+        self._check_weights()
         return self._counted(self._find(prompt, namespace, len(prompt), self.last_end.end))
 
     def _counted(self, found: Match) -> Match:
@@ -243,6 +256,8 @@ class PrefixCache:
         if kind not in KEPT:
             raise BadInput(f"{kind!r} is no kind of checkpoint: use one of {', '.join(KEPT)}")
         position = live.position
+        if not self._spaces:
+            self._check_weights()
         if self.disabled_because is not None:
             return self._refuse(position, Refusal.DISABLED, self.disabled_because)
         if not 0 < position <= len(prompt) or live.digest != prompt.digest(position):
@@ -342,6 +357,7 @@ class PrefixCache:
             if (space := self._spaces.pop(name, None)) is not None:
                 self._evictor.drop_all(space)
         if not self._spaces:
+            self._owner.forget()
             self.ledger.clear()  # whatever state a fault left it in
 
     def evict_to(self, held_bytes: int) -> None:

@@ -279,6 +279,7 @@ class Engine:
         mx.eval(model.parameters())
         head_of(model)  # tried now, and not while the first request waits
         cache = self._make_cache(model)
+        cache.bind(model)
         cache.keeps_secrets = True
         caches = cache.fresh().caches
         logits = model(mx.zeros((1, 4), dtype=mx.int32), cache=caches)

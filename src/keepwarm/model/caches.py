@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from mlx.nn.layers.base import Module
@@ -13,19 +14,32 @@ from keepwarm.errors import BadInput
 MakeCaches = Callable[[], list[Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class CacheMaker:
+    """Makes the empty caches of `model`; with `kv_bits`, quantized ones."""
+
+    model: Any
+    kv_bits: int | None = None
+    kv_group_size: int = 64
+
+    def __call__(self) -> list[Any]:
+        caches = make_prompt_cache(self.model)
+        if self.kv_bits is None:
+            return caches  # type: ignore[no-any-return]
+        return [_quantized(cache, self.kv_group_size, self.kv_bits) for cache in caches]
+
+
 def cache_maker(model: Any, kv_bits: int | None = None, kv_group_size: int = 64) -> MakeCaches:
     """A function that makes the model's empty caches.
 
     With `kv_bits` the rows of full attention are quantized from the first token on. Raises
     BadInput when `model` is neither an mlx-lm model nor a function already.
     """
-    if not isinstance(model, Module):
-        if not callable(model):
-            raise BadInput(f"a model or a function that makes its caches, not {type(model)}")
-        return model  # type: ignore[no-any-return]
-    if kv_bits is None:
-        return lambda: make_prompt_cache(model)
-    return lambda: [_quantized(c, kv_group_size, kv_bits) for c in make_prompt_cache(model)]
+    if isinstance(model, Module):
+        return CacheMaker(model, kv_bits, kv_group_size)
+    if not callable(model):
+        raise BadInput(f"a model or a function that makes its caches, not {type(model)}")
+    return model  # type: ignore[no-any-return]
 
 
 def _quantized(cache: Any, group_size: int, bits: int) -> Any:
