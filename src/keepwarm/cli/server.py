@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",  # else httptools where it is installed, see docs/log.md
+                http="h11",  # else httptools where it is installed, see docs/log/first-token.md
                 backlog=BACKLOG,
                 access_log=False,  # the server writes one line for each request
                 log_config=None,

@@ -67,7 +67,7 @@ def prepared(model: Any, dtype: str = "auto", kernels: str | None = None) -> Any
     over tokens replaced (see `speedups`). Mutates.
 
     `auto` is the type they were saved in, except on a CPU: products of 16-bit numbers are
-    computed several times slower there than those of 32 bits (docs/log.md), so these are widened
+    computed several times slower there than those of 32 bits (docs/log/cpu.md), so these are widened
     where the memory is there.
     """
     speedups.install(kernels)
