@@ -98,4 +98,17 @@ SCENARIOS: dict[str, Entry] = {
         " anew: how far what was cached lies from the most that any cache could have had.",
         num_rounds=1,
     ),
+    "reread": Entry(
+        "random conversations: what is read again for nothing",
+        "Random conversations begin, go on, call tools, have a message edited and are asked again, with"
+        " replies of the server's own and with others. Counts the tokens behind the longest beginning"
+        " that a prompt shares with what was read or said before: no cache could have spared the rest."
+        " No idle prefill; mlx-lm's server also with room for 200 entries.",
+        num_rounds=1,
+        model="qwen3_5-small",
+        options=(
+            Option("seeds", "1,2", "one set of conversations each"),
+            Option("requests", "60", "of each set"),
+        ),
+    ),
 }
