@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keepwarm.config import Config, Percent, read_budget, read_bytes, read_config, settings
-from keepwarm.engine.request import DecodeMode, IdlePrefill
+from keepwarm.engine.request import DecodeMode, IdlePrefill, Sampling
 from keepwarm.errors import BadInput
 
 
@@ -24,6 +24,16 @@ def test_flag_goes_before_environment_before_file_before_default(tmp_path: Path)
     assert (config.port, config.max_queue, config.max_running) == (8, 6, 4)
     assert config.default_reply_len == 512  # the built-in model's
     assert Config(model="other").default_reply_len == 16384
+
+
+def test_flag_overrules_what_the_model_says() -> None:
+    own = Sampling(temperature=0.6, top_p=0.95, top_k=20)
+    assert Config().sampling(own) == own
+    assert Config().sampling(None) == Sampling()
+    said = read_config({"temp": "0", "top-k": "0"}, {})
+    assert said.sampling(own) == Sampling(temperature=0.0, top_p=0.95)
+    off = read_config({"generation-config": "off", "min-p": "0.1"}, {})
+    assert off.sampling(own) == Sampling(min_p=0.1)
 
 
 # A value other than the default for each setting, as text and as it is read.
@@ -61,6 +71,7 @@ SAID: dict[str, tuple[str, Any]] = {
     "max-stall-ms": ("10", 10.0),
     "memory-bytes": ("2GiB", 2 << 30),
     "max-tokens": ("7", 7),
+    "generation-config": ("off", "off"),
     "temp": ("0.7", 0.7),
     "top-p": ("0.9", 0.9),
     "top-k": ("40", 40),

@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,14 +245,22 @@ class Config:
         None, "max-tokens", _REPLY, "of a reply when the request does not say; 16384, and 512 for"
         " the built-in model, whose answers are short", read=int,
     )  # fmt: skip
-    temperature: float = _setting(
-        0.0, "temp", _REPLY, "when the request does not say; 0 takes the likeliest", read=float
+    generation_config: str = _setting(
+        "auto", "generation-config", _REPLY, "auto samples as the model's generation_config.json"
+        " says where neither a request nor a flag does; off ignores that file",
+        choices=("auto", "off"),
+    )  # fmt: skip
+    temperature: float | None = _setting(
+        None, "temp", _REPLY, "when the request does not say; by default the model's own, and else"
+        " 0, which takes the likeliest", read=float,
+    )  # fmt: skip
+    top_p: float | None = _setting(
+        None, "top-p", _REPLY, "likewise; 1 is off, as where the model says nothing", read=float
     )
-    top_p: float = _setting(1.0, "top-p", _REPLY, "likewise", read=float)
-    top_k: int = _setting(0, "top-k", _REPLY, "likewise; 0 is off", read=int)
-    min_p: float = _setting(0.0, "min-p", _REPLY, "likewise", read=float)
-    repetition_penalty: float = _setting(
-        1.0, "repetition-penalty", _REPLY, "likewise; 1 is off", read=float
+    top_k: int | None = _setting(None, "top-k", _REPLY, "likewise; 0 is off", read=int)
+    min_p: float | None = _setting(None, "min-p", _REPLY, "likewise; 0 is off", read=float)
+    repetition_penalty: float | None = _setting(
+        None, "repetition-penalty", _REPLY, "likewise; 1 is off", read=float
     )
 
     def __post_init__(self) -> None:
@@ -264,11 +272,15 @@ class Config:
             ("kv-bits", self.kv_bits in (None, 2, 3, 4, 5, 6, 8), "2, 3, 4, 5, 6 or 8"),
             ("kv-group-size", self.kv_group_size in (32, 64, 128), "32, 64 or 128"),
             ("max-tokens", self.max_tokens is None or self.max_tokens > 0, "above 0"),
-            ("temp", 0 <= self.temperature <= 2, "from 0 to 2"),
-            ("top-p", 0 <= self.top_p <= 1, "from 0 to 1"),
-            ("min-p", 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("top-k", self.top_k >= 0, "at least 0"),
-            ("repetition-penalty", self.repetition_penalty > 0, "above 0"),
+            ("temp", self.temperature is None or 0 <= self.temperature <= 2, "from 0 to 2"),
+            ("top-p", self.top_p is None or 0 <= self.top_p <= 1, "from 0 to 1"),
+            ("min-p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("top-k", self.top_k is None or self.top_k >= 0, "at least 0"),
+            (
+                "repetition-penalty",
+                self.repetition_penalty is None or self.repetition_penalty > 0,
+                "above 0",
+            ),
             ("min-span", 0 < self.min_span <= self.prefill_step, "from 1 to prefill-step"),
         ):
             if not is_good:
@@ -291,15 +303,17 @@ class Config:
             context_len=self.context_len,
         )
 
-    def sampling(self, vocab_size: int) -> Sampling:
-        """How tokens are chosen where nothing else is said."""
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            top_k=self.top_k if self.top_k < vocab_size else 0,
-            repetition_penalty=self.repetition_penalty,
-        )
+    def sampling(self, own: Sampling | None) -> Sampling:
+        """How tokens are chosen where a request does not say; `own` is what the model says."""
+        said: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "top_k": self.top_k,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        usual = own if own is not None and self.generation_config != "off" else Sampling()
+        return replace(usual, **{name: value for name, value in said.items() if value is not None})
 
     def template_kwargs(self) -> dict[str, Any]:
         return dict(self.chat_template_args or {})

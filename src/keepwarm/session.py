@@ -25,6 +25,7 @@ from keepwarm.engine.request import Sampling
 from keepwarm.engine.sampling import Draw
 from keepwarm.errors import BadInput
 from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
+from keepwarm.model.defaults import own_sampling
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import continues, follow_up
 from keepwarm.prompt.hygiene import Clean, clean
@@ -39,7 +40,8 @@ class Session:
     """A model, a tokenizer and a cache; `messages` is the conversation so far.
 
     The history may be edited between turns: the next prompt starts from the deepest state that
-    still fits.
+    still fits. `sampling` holds where a turn names no other: the model's own where `keepwarm.load`
+    has loaded it, and for other models always the likeliest token.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Session:
         namespace: str = "",
     ) -> None:
         self.model = model
+        self.sampling = own_sampling(model) or Sampling()
         is_wrapped = isinstance(tokenizer, TokenizerWrapper)
         self.tokenizer = tokenizer if is_wrapped else TokenizerWrapper(tokenizer)
         self.cache = cache if cache is not None else PrefixCache(model)
@@ -78,14 +81,14 @@ class Session:
         said = _as_messages(message)
         ours = self._clean([*self.messages, *said])
         request = _Request(self, self._render(ours), said, hygiene=ours.acted)
-        return request.stream(max_tokens, sampling or Sampling())
+        return request.stream(max_tokens, sampling or self.sampling)
 
     def complete(
         self, text: str, *, max_tokens: int = 1024, sampling: Sampling | None = None
     ) -> Stream[ChatResult]:
         """Continue a text, without chat template and without memory."""
         request = _Request(self, render_text(self.tokenizer, text), None)
-        return request.stream(max_tokens, sampling or Sampling())
+        return request.stream(max_tokens, sampling or self.sampling)
 
     def _clean(self, messages: list[Message]) -> Clean:
         return clean(

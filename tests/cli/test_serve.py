@@ -98,6 +98,7 @@ def test_serves_says_how_and_ends_what_runs_at_ctrl_c(folder: Path) -> None:
         assert "keepwarm serves mine at http://127.0.0.1:" in shown
         assert "4 rows" in shown
         assert "50.0 MB" in shown
+        assert "temperature 0.5 (the model names no sampling of its own)" in shown
         assert f"curl {server.url}/v1/chat/completions" in shown
         body = {"messages": [{"role": "user", "content": "w10 w11"}], "max_tokens": 3}
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()

@@ -18,7 +18,7 @@ from keepwarm.engine.grammar import Guides
 from keepwarm.engine.memory import Footprint
 from keepwarm.engine.pace import Pace
 from keepwarm.engine.prefill import Prefill
-from keepwarm.engine.request import EngineSettings, Request
+from keepwarm.engine.request import EngineSettings, Request, Sampling
 from keepwarm.engine.room import Room
 from keepwarm.engine.sampling import Draw
 from keepwarm.engine.sequence import Sequence as Running
@@ -157,6 +157,6 @@ def alone(
     request = Request(prompt, max_tokens, **({"sampling": sampling} if sampling else {}))
     with Prefill(bench.model, cold, prompt) as prefill:
         list(prefill.steps())
-        draw = Draw(request.sampling, prompt=prompt.tokens)
+        draw = Draw(request.sampling or Sampling(), prompt=prompt.tokens)
         tokens = decode(bench.model, prefill.live, prefill.logits, draw)
         return [token for _, token in zip(range(max_tokens), tokens)]

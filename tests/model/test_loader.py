@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from tokenizers import Tokenizer
 
 from keepwarm.engine.engine import Engine
-from keepwarm.engine.request import Request
+from keepwarm.engine.request import Request, Sampling
 from keepwarm.errors import BadInput
 from keepwarm.model import loader, names
+from keepwarm.model.defaults import own_sampling, read_sampling, sampling_words
 from keepwarm.model.loader import load, model_loader
 from keepwarm.model.names import built_in_folder, weights_bytes
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.session import Session
 from tests.architectures.zoo import ARCHITECTURES
 from tests.compat.serving import save_small_model
 
@@ -42,6 +46,89 @@ def test_template_of_the_operator_replaces_the_models(folder: Path, tmp_path: Pa
     _, tokenizer = model_loader(str(folder), chat_template=str(file))()
     said = [{"role": "user", "content": "w10"}]
     assert tokenizer.apply_chat_template(said, tokenize=False) == "w9 w10"
+
+
+def with_generation_config(folder: Path, copy: Path, said: object) -> Path:
+    shutil.copytree(folder, copy)
+    text = said if isinstance(said, str) else json.dumps(said)
+    (copy / "generation_config.json").write_text(text)
+    return copy
+
+
+def test_models_own_sampling_holds_where_nothing_else_is_said(folder: Path, tmp_path: Path) -> None:
+    said = {"temperature": 100.0, "top_k": 0, "do_sample": True, "eos_token_id": 1}
+    hot = with_generation_config(folder, tmp_path / "hot", said)
+    model, tokenizer = load(str(hot))
+    assert own_sampling(model) == Sampling(temperature=100.0)
+    greedy, _ = mlx_lm.load(str(hot))
+    assert own_sampling(greedy) is None
+
+    def replies(session: Session, **options: Any) -> set[tuple[int, ...]]:
+        asked = [session.complete("w10 w11", max_tokens=8, **options) for _ in range(3)]
+        return {tuple(stream.result.tokens) for stream in asked}
+
+    assert len(replies(Session(model, tokenizer))) > 1
+    assert len(replies(Session(model, tokenizer), sampling=Sampling())) == 1
+    assert len(replies(Session(greedy, tokenizer))) == 1
+    prompt = Prompt([10, 11])
+    with Engine(lambda: (model, tokenizer)) as engine:
+        assert engine.own_sampling == Sampling(temperature=100.0)
+        drawn = [engine.stream(Request(prompt, 8)).result.tokens for _ in range(3)]
+        assert len({tuple(tokens) for tokens in drawn}) > 1
+        drawn = [engine.stream(Request(prompt, 8, Sampling())).result.tokens for _ in range(3)]
+        assert len({tuple(tokens) for tokens in drawn}) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "sampling"),
+    [
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, Sampling(0.6, top_p=0.95, top_k=20)),
+        ({"do_sample": True}, Sampling(1.0)),
+        ({"do_sample": False, "temperature": 0.7, "top_k": 5}, Sampling(0.0, top_k=5)),
+        ({"min_p": 0.1, "temperature": 1}, Sampling(1.0, min_p=0.1)),
+        ({"repetition_penalty": 1.05}, Sampling(repetition_penalty=1.05)),
+        ({"top_k": -1, "temperature": None}, Sampling()),
+        ({"eos_token_id": 1}, None),
+        ({"temperature": "hot"}, None),
+        ({"temperature": -1}, None),
+        ({"temperature": True}, None),
+        ([], None),
+        ("{", None),
+    ],
+)
+def test_sampling_is_read_from_generation_config(
+    said: object, sampling: Sampling | None, tmp_path: Path
+) -> None:
+    text = said if isinstance(said, str) else json.dumps(said)
+    (tmp_path / "generation_config.json").write_text(text)
+    assert read_sampling(tmp_path) == sampling
+
+
+def test_model_without_generation_config_says_nothing(folder: Path, tmp_path: Path) -> None:
+    assert read_sampling(tmp_path) is None
+    assert own_sampling(load(str(folder))[0]) is None
+
+
+def test_sampling_of_a_repository_is_found_among_its_files(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revision = "0" * 40
+    repository = tmp_path / "models--a--b"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(revision)
+    snapshot = repository / "snapshots" / revision
+    with_generation_config(folder, snapshot, {"temperature": 0.6})
+    monkeypatch.setattr(mlx_lm.utils, "snapshot_download", lambda *_, **__: str(snapshot))
+    monkeypatch.setattr(
+        loader, "try_to_load_from_cache", partial(loader.try_to_load_from_cache, cache_dir=tmp_path)
+    )
+    assert own_sampling(load("a/b")[0]) == Sampling(0.6)
+
+
+def test_sampling_is_told_in_a_few_words() -> None:
+    said = Sampling(temperature=0.6, top_p=0.95, top_k=20, repetition_penalty=1.05)
+    assert sampling_words(said) == "temperature 0.6, top_p 0.95, top_k 20, repetition_penalty 1.05"
+    assert sampling_words(Sampling(top_k=5)) == "always the likeliest token"
 
 
 def test_weights_are_as_large_as_their_files(folder: Path) -> None:

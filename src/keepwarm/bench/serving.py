@@ -131,7 +131,10 @@ class Keepwarm:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        config = Config(model=stage.name, port=0, **stage.job.get("config", {}))
+        # mlx-lm's server knows no sampling of the model's own, and figures must repeat.
+        config = Config(
+            model=stage.name, port=0, generation_config="off", **stage.job.get("config", {})
+        )
         self._engine = make_engine(config, self._load)
         self._engine.start()
         self._engine.wait_ready()

@@ -11,7 +11,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from keepwarm.cli.amounts import amount
 from keepwarm.config import Config
+from keepwarm.engine.request import Sampling
 from keepwarm.engine.status import Status
+from keepwarm.model.defaults import sampling_words
 from keepwarm.model.names import shown_name, weights_bytes
 from keepwarm.server.guard import is_loopback
 
@@ -38,8 +40,8 @@ def loading_bar(name: str) -> Iterator[Callable[[], None]]:
         yield update
 
 
-def ready_words(config: Config, port: int, status: Status) -> str:
-    """Where the server is, what it serves and how to try it."""
+def ready_words(config: Config, port: int, status: Status, own: Sampling | None) -> str:
+    """Where the server is, what it serves and how to try it. `own` is the model's sampling."""
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     name = config.served_name or config.model
@@ -51,6 +53,7 @@ def ready_words(config: Config, port: int, status: Status) -> str:
         lines.append(f"  cache    {amount(status.cache.budget_bytes)}{_keys(config)}")
     if status.context_len is not None:
         lines.append(f"  context  {status.context_len} tokens")
+    lines.append(f"  sampling {_sampling(config, own)}")
     if not config.api_keys and not is_loopback(config.host):
         lines.append("  anyone who reaches this address may ask; --api-key changes that")
     body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100})
@@ -68,6 +71,18 @@ def _notes(status: Status) -> str:
     if status.disabled_because is not None:
         return f" (cannot be cached: {status.disabled_because})"
     return ", exact" if status.is_exact else ""
+
+
+def _sampling(config: Config, own: Sampling | None) -> str:
+    """What holds where a request does not say, and where it comes from."""
+    held = config.sampling(own)
+    if config.generation_config == "off":
+        source = "generation_config.json ignored"
+    elif own is None:
+        source = "the model names no sampling of its own"
+    else:
+        source = "the model's own" if held == own else "the model's own, changed by flags"
+    return f"{sampling_words(held)} ({source})"
 
 
 def _keys(config: Config) -> str:

@@ -91,4 +91,5 @@ class Server(uvicorn.Server):
             return
         self._is_loaded = True
         port = self._listener.getsockname()[1]
-        print(ready_words(self._settings, port, self._engine.status()), flush=True)
+        status, own = self._engine.status(), self._engine.own_sampling
+        print(ready_words(self._settings, port, status, own), flush=True)

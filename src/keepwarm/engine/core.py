@@ -21,7 +21,7 @@ from keepwarm.engine.pace import Pace
 from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.queue import Queue
 from keepwarm.engine.reply import ReplyText, behind_text
-from keepwarm.engine.request import DecodeMode, EngineSettings, Request
+from keepwarm.engine.request import DecodeMode, EngineSettings, Request, Sampling
 from keepwarm.engine.room import Room
 from keepwarm.engine.sampling import Draw
 from keepwarm.engine.sequence import OnEvent, Sequence
@@ -30,6 +30,7 @@ from keepwarm.engine.warmth import Warmth
 from keepwarm.errors import BadInput
 from keepwarm.events import Done
 from keepwarm.machine import return_spare_buffers
+from keepwarm.model.defaults import own_sampling
 
 log = logging.getLogger("keepwarm.engine")
 
@@ -64,6 +65,7 @@ class Core:
         self.batch = Batch(model, can_merge=can_merge)
         self.queue = Queue(cache)
         self.warmth = Warmth(model, cache, settings.idle_prefill)
+        self.sampling = own_sampling(model) or Sampling()  # of requests that do not say
         self._model = model
         self._tokenizer = tokenizer
         self._settings = settings
@@ -274,7 +276,8 @@ class Core:
         if sequence.draw is None:
             request = sequence.request
             guide = self._guides.guide(request.grammar) if request.grammar is not None else None
-            sequence.draw = Draw(request.sampling, prompt=request.prompt.tokens, guide=guide)
+            sampling = request.sampling or self.sampling
+            sequence.draw = Draw(sampling, prompt=request.prompt.tokens, guide=guide)
         return sequence.draw
 
     # 4) decode

@@ -28,13 +28,14 @@ from keepwarm.engine.core import Core
 from keepwarm.engine.grammar import Guides
 from keepwarm.engine.limits import Limits
 from keepwarm.engine.memory import Footprint
-from keepwarm.engine.request import EngineSettings, Request
+from keepwarm.engine.request import EngineSettings, Request, Sampling
 from keepwarm.engine.room import Room
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
 from keepwarm.events import Done, Event, Failed, Result, Stream
 from keepwarm.machine import bound_spare_buffers, free_bytes
+from keepwarm.model.defaults import own_sampling
 from keepwarm.model.head import head_of
 from keepwarm.prompt.boundaries import Prompt
 
@@ -115,6 +116,7 @@ class Engine:
         self._limits = Limits()
         self._status = Status()
         self._status_at = 0.0
+        self.own_sampling: Sampling | None = None  # once it is ready, where the model has one
         self.tokenizer: Any = None
         self.guides: Any = None
 
@@ -273,6 +275,7 @@ class Engine:
 
     def _prepare(self) -> Core:
         model, tokenizer = self._load()
+        self.own_sampling = own_sampling(model)
         is_wrapped = isinstance(tokenizer, TokenizerWrapper)
         self.tokenizer = tokenizer if is_wrapped else TokenizerWrapper(tokenizer)
         self.guides = Guides(self.tokenizer)

@@ -69,7 +69,7 @@ class Request:
 
     prompt: Prompt
     max_tokens: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling | None = None  # None: as the model's makers want it, see `own_sampling`
     stop: tuple[str, ...] = ()
     markup: Markup | None = None  # of a chat: stop texts bind in the content alone
     namespace: str = ""

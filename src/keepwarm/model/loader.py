@@ -10,12 +10,15 @@ from typing import Any
 
 import mlx.core as mx
 import mlx_lm
+from huggingface_hub import try_to_load_from_cache
 from mlx.utils import tree_flatten, tree_map_with_path
 from transformers import PretrainedConfig
 
+from keepwarm.engine.request import Sampling
 from keepwarm.errors import BadInput
 from keepwarm.machine import free_bytes
 from keepwarm.model import speedups
+from keepwarm.model.defaults import FILE, give_sampling, read_sampling
 from keepwarm.model.names import BUILT_IN, DTYPES, source_of
 
 log = logging.getLogger(__name__)
@@ -37,7 +40,9 @@ def load(
     kernels: str | None = None,
 ) -> Any:
     """As `mlx_lm.load`: model and tokenizer, and the config where asked for; without a name, the
-    built-in model. The model is prepared as the server's is (see `prepared`).
+    built-in model. The model is prepared as the server's is (see `prepared`), and brings the
+    sampling of its `generation_config.json` along: an `Engine` and a `Session` use that where
+    they are told no other.
 
     Raises what mlx-lm raises, and BadInput where there is no built-in model.
     """
@@ -57,9 +62,18 @@ def load(
         trust_remote_code=trust_remote_code,
     )
     model = prepared(model, dtype, kernels)
+    give_sampling(model, _sampling_of(source_of(name), revision))
     if not lazy:
         mx.eval(model.parameters())
     return (model, *rest)
+
+
+def _sampling_of(source: str, revision: str | None) -> Sampling | None:
+    """Once the model was loaded: a repository's files are here by now."""
+    if Path(source).exists():
+        return read_sampling(Path(source))
+    found = try_to_load_from_cache(source, FILE, revision=revision)
+    return read_sampling(Path(found).parent) if isinstance(found, str) else None
 
 
 def prepared(model: Any, dtype: str = "auto", kernels: str | None = None) -> Any:

@@ -212,18 +212,18 @@ class _Shared:
         )
 
     def _sampling(self, choice: int) -> Sampling:
-        asked, config = self.asked.sampling, self.config
+        asked, usual = self.asked.sampling, self.config.sampling(self.engine.own_sampling)
         vocab_size = self.engine.vocab_size
         _check_bias(tuple(asked.logit_bias), vocab_size)
-        top_k = _first(asked.top_k, config.top_k)
+        top_k = _first(asked.top_k, usual.top_k)
         seed = asked.seed
         return Sampling(
-            temperature=_first(asked.temperature, config.temperature),
-            top_p=_first(asked.top_p, config.top_p),
-            min_p=_first(asked.min_p, config.min_p),
+            temperature=_first(asked.temperature, usual.temperature),
+            top_p=_first(asked.top_p, usual.top_p),
+            min_p=_first(asked.min_p, usual.min_p),
             top_k=top_k if 0 < top_k < vocab_size else 0,
             seed=None if seed is None else seed + choice,
-            repetition_penalty=_first(asked.repetition_penalty, config.repetition_penalty),
+            repetition_penalty=_first(asked.repetition_penalty, usual.repetition_penalty),
             presence_penalty=asked.presence_penalty or 0.0,
             frequency_penalty=asked.frequency_penalty or 0.0,
             logit_bias=asked.logit_bias,

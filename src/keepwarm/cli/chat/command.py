@@ -135,7 +135,7 @@ def _conversation(
     return Conversation(
         engine,
         max_tokens=config.default_reply_len,
-        sampling=config.sampling(engine.vocab_size),
+        sampling=config.sampling(engine.own_sampling),
         system=system,
         template_kwargs=config.template_kwargs() | wanted,
     )
