@@ -18,11 +18,12 @@ from mlx_lm.tool_parsers import muse_spark as muse_spark_calls
 
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.echo import Echo
+from keepwarm.prompt.harmony import is_harmony
 from keepwarm.prompt.parse import parse_reply
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.reply import Reply
+from keepwarm.prompt.scan import scanner_of
 from keepwarm.prompt.split import Called, Piece, Said, Splitter, Thought
-from keepwarm.prompt.tags import Scanner
 from tests.prompt.conversations import TOOLS, common_len, tool, user
 from tests.prompt.test_parse import CALL, wrapped
 from tests.prompt.test_shared_templates import NEEDS
@@ -125,7 +126,7 @@ def test_reply_cut_anywhere_is_the_reply_parsed_whole(name: str, texts: list[str
 def replies(tokenizer: Any, prompt: Prompt, calls: str) -> Iterator[str]:
     """Thoughts, words and calls with all line breaks around them that models write."""
     breaks = ("", "\n", "\n\n")
-    is_open = Scanner(tokenizer, prompt, None).starts_in_thought
+    is_open = scanner_of(tokenizer, prompt, None).starts_in_thought
     thoughts = {"x" + tokenizer.think_end if is_open else ""}
     if tokenizer.has_thinking:
         start = "" if is_open else tokenizer.think_start
@@ -146,7 +147,9 @@ def test_every_shared_template_streams_what_is_parsed(name: str) -> None:
     prompt = render_chat(tokenizer, [user("Hi")], **given)
     calls = Echo(tokenizer, TOOLS, NEEDS.get(name)).sample_call() or ""
     if not (tokenizer.has_thinking or tokenizer.has_tool_calling):
-        assert split(tokenizer, "\nHi\n", prompt=prompt, **given) == [*map(Said, "\nHi\n")]
+        pieces = split(tokenizer, "\nHi\n", prompt=prompt, **given)
+        assert pieces == [*map(Said, "\nHi\n")] or is_harmony(tokenizer)
+        assert Reply.of(pieces) == Reply("\nHi\n")
         return
     for text in replies(tokenizer, prompt, calls):
         streamed = Reply.of(split(tokenizer, text, prompt=prompt, **given))

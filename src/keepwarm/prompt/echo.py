@@ -53,6 +53,8 @@ class Echo:
         it has found does not. Learned once per template."""
         if not (scanner.can_think or scanner.can_call):
             return FORMS[0]  # all forms are alike
+        if scanner.is_verbatim:
+            return FORMS[-1]
         key = ("edges", self._key, scanner.starts_in_thought)
         return self._memory.recall(key, lambda: self._learn_form(scanner))
 

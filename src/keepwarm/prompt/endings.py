@@ -128,12 +128,31 @@ def find_user_header(template: Template) -> str:
 
 
 def find_call_form(template: Template) -> CallForm:
-    """The first form of a tool call in which the template writes both name and arguments."""
+    """The first form of a tool call in which the template writes both name and arguments, and a
+    thought beside them if it writes thoughts there."""
+    return _with_thought(template, _written_form(template))
+
+
+def _with_thought(template: Template, form: CallForm) -> CallForm:
+    def text(form: CallForm, **said: str) -> str:
+        asked = {"role": "user", "content": "x"}
+        call = in_form([_call("000000001") | {"content": None, **said}], form)[0]
+        return template.try_text([asked, call], add_generation_prompt=False) or ""
+
+    names = (form.thought, "thinking")
+    ways = [replace(form, thought=name) for name in names]
+    written = [way for way in ways if ALPHA in text(way, reasoning_content=ALPHA)]
+    if not written:
+        return form
+    return replace(
+        written[0], is_exclusive=not text(written[0], reasoning_content=ALPHA, content="x")
+    )
+
+
+def _written_form(template: Template) -> CallForm:
     usual = CallForm()
     for form in (
-        replace(usual, absent_content=absent, **as_text)
-        for absent in ("", None, NULL)
-        for as_text in ({}, {"arguments": str})
+        form for absent in ("", None, NULL) for form in (CallForm(absent), CallForm(absent, str))
     ):
         messages = [{"role": "user", "content": ALPHA}, _calling(form, "000000001")]
         text = template.try_text(messages, add_generation_prompt=False)
@@ -145,10 +164,13 @@ def find_call_form(template: Template) -> CallForm:
 
 
 def _calling(form: CallForm, *ids: str) -> Message:
+    return in_form([_call(*ids)], form)[0]
+
+
+def _call(*ids: str) -> Message:
     function = {"name": "lookup", "arguments": {"query": QUEBEC}}
     calls = [{"id": name, "type": "function", "function": function} for name in ids]
-    message: Message = {"role": "assistant", "content": None, "tool_calls": calls}
-    return in_form([message], form)[0]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 def _tails(template: Template, case: Case) -> dict[str, str]:

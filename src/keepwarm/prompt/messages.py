@@ -64,6 +64,8 @@ class CallForm:
 
     absent_content: str | Null | None = ""  # some templates render calls only where content is none
     arguments: type[dict[str, Any]] | type[str] = dict  # most read a mapping, a few join text
+    thought: str = "reasoning_content"  # the name that its thought goes by
+    is_exclusive: bool = False  # a thought or content, never both
 
 
 def read_messages(messages: object) -> list[Message]:
@@ -193,8 +195,14 @@ def _message_in_form(message: Message, form: CallForm) -> Message:
         {**call, "function": {**call["function"], "arguments": as_wanted(call["function"])}}
         for call in message["tool_calls"]
     ]
+    content, thought = message["content"], message.get("reasoning_content")
+    named = {} if thought is None else {form.thought: thought}
+    if form.is_exclusive and thought and content:
+        # Said before a call, to nobody but the tool: of what the model thought of it.
+        named, content = {form.thought: f"{thought}\n\n{content}"}, None
     # An empty string and none mean the same to a client; the template decides between them.
-    return {**message, "content": message["content"] or form.absent_content, "tool_calls": calls}
+    said = {"content": content or form.absent_content, "tool_calls": calls}
+    return {**message, **named, **said}
 
 
 def _as_mapping(function: Mapping[str, Any]) -> Any:

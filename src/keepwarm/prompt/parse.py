@@ -9,7 +9,8 @@ from typing import Any
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.echo import Echo, trimmed
 from keepwarm.prompt.reply import Reply, ToolCall
-from keepwarm.prompt.tags import Scanner, opens_thought
+from keepwarm.prompt.scan import scanner_of
+from keepwarm.prompt.tags import opens_thought
 from keepwarm.prompt.template import Tokenizer
 from keepwarm.prompt.trim import FORMS
 
@@ -32,7 +33,7 @@ def parse_reply(
 
     Line breaks around the parts are kept or left to the template, whichever makes it write `text`
     again; where nothing does, as for most replies of this template."""
-    scanner = Scanner(tokenizer, prompt, tools)
+    scanner = scanner_of(tokenizer, prompt, tools)
     pieces = [*scanner.push(text), *scanner.end(finish_reason)]
     ways = [trimmed(form, scanner, pieces) for form in FORMS]
     if len(set(ways)) == 1:

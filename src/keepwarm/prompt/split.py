@@ -9,7 +9,7 @@ from typing import Any
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.echo import Echo, trimmed
 from keepwarm.prompt.reply import Called, Piece, Reply, Said, Thought, ToolCall
-from keepwarm.prompt.tags import Scanner
+from keepwarm.prompt.scan import scanner_of
 from keepwarm.prompt.template import Tokenizer
 from keepwarm.prompt.trim import FORMS, Trimmer, joined
 
@@ -37,7 +37,7 @@ class Splitter:
     ) -> None:
         """`prompt` is what the reply continues. The first reply of a template costs some small
         renderings, to learn its form."""
-        self._scanner = Scanner(tokenizer, prompt, tools)
+        self._scanner = scanner_of(tokenizer, prompt, tools)
         self._echo = Echo(tokenizer, tools, template_kwargs)
         self._form = self._echo.usual_form(self._scanner)
         self._trimmer = Trimmer(self._form, self._scanner)

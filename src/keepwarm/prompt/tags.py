@@ -36,15 +36,15 @@ class Scanner:
     """Cuts one reply at its tags; line breaks stay where they are. What was meant as a tool call
     but cannot be read stays, tags and all, what it stands in: content, or a thought."""
 
+    is_verbatim = False  # whether templates write no line breaks of their own around the parts
+
     def __init__(
         self,
         tokenizer: Tokenizer,
-        prompt: Prompt | None,
+        markup: Markup,
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> None:
-        """`prompt` is what the reply continues: it may have opened a thought already."""
-        self._tokenizer, self._prompt, self._tools = tokenizer, prompt, tools
-        markup = Markup.of(tokenizer, prompt)
+        self._tokenizer, self._markup, self._tools = tokenizer, markup, tools
         self._table = markup.table
         self._state: str | None = markup.state
         self.starts_in_thought = markup.state == "reasoning"
@@ -56,7 +56,7 @@ class Scanner:
 
     def anew(self) -> Scanner:
         """For another reply to the same prompt, with any tools."""
-        return Scanner(self._tokenizer, self._prompt, None)
+        return type(self)(self._tokenizer, self._markup, None)
 
     @property
     def can_think(self) -> bool:
@@ -228,5 +228,9 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
         raise TypeError(f"a tool's name must be text, got {name!r}")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    # Nine letters and digits: the one form that all templates accept.
-    return ToolCall(str(call.get("id") or uuid.uuid4().hex[:9]), name, arguments)
+    return ToolCall(str(call.get("id") or new_call_id()), name, arguments)
+
+
+def new_call_id() -> str:
+    """Nine letters and digits: the one form that all templates accept."""
+    return uuid.uuid4().hex[:9]

@@ -20,6 +20,7 @@ from keepwarm.events import Delta, Done, Result
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import as_sent_back, follow_up
 from keepwarm.prompt.parse import Reply, parse_reply
+from keepwarm.prompt.scan import thought_end_tokens
 from keepwarm.prompt.split import Piece, Said, Splitter
 from keepwarm.server.account import Account
 from keepwarm.server.generation import Generation
@@ -218,8 +219,7 @@ class ChatExchange(Exchange):
     def _count_reasoning(self, reply: Reply, result: Result) -> None:
         if reply.reasoning is None:
             return
-        ends = getattr(self._plan.reader, "think_end_tokens", None) or ()
-        spent = _before(result.tokens, list(ends))
+        spent = _before(result.tokens, thought_end_tokens(self._plan.reader))
         self._reasoning_tokens = (self._reasoning_tokens or 0) + spent
 
 

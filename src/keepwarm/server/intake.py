@@ -14,7 +14,7 @@ from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.messages import Message, read_template_kwargs
 from keepwarm.prompt.plain import render_text
 from keepwarm.prompt.render import render_chat
-from keepwarm.prompt.tags import Markup
+from keepwarm.prompt.scan import markup_of
 from keepwarm.server.asked import Asked, AskedChat, AskedTexts
 from keepwarm.server.errors import as_api_error, refused
 from keepwarm.server.service import Service
@@ -78,7 +78,7 @@ def plan_chat(service: Service, asked: AskedChat) -> ChatPlan:
     can_call = chat.tools is not None and asked.tool_choice.mode != "none"
     reader = engine.tokenizer if can_call else service.text_reader()
     requests = _Shared(engine, service.config, asked).requests(chat.prompt, grammar)
-    markup = Markup.of(reader, chat.prompt)
+    markup = markup_of(reader, chat.prompt)
     return ChatPlan(
         asked,
         tuple(replace(request, markup=markup) for request in requests),

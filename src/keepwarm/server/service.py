@@ -108,6 +108,7 @@ class WithoutCalls:
     """A tokenizer that knows no tool calls: what looks like one is the reply's text."""
 
     has_tool_calling = False
+    can_call = False
 
     def __init__(self, tokenizer: Any) -> None:
         self._inner = tokenizer

@@ -1,0 +1,32 @@
+"""Which markup a model's replies have, and the scanner that cuts them at it. No mlx; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keepwarm.prompt import harmony
+from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.tags import Markup, Scanner
+from keepwarm.prompt.template import Tokenizer
+
+
+def markup_of(tokenizer: Tokenizer, prompt: Prompt | None) -> Markup:
+    """`prompt` is what the reply continues: it may have opened a thought already."""
+    return harmony.MARKUP if harmony.is_harmony(tokenizer) else Markup.of(tokenizer, prompt)
+
+
+def scanner_of(
+    tokenizer: Tokenizer, prompt: Prompt | None, tools: Sequence[Mapping[str, Any]] | None
+) -> Scanner:
+    """For one reply that continues `prompt`, and may call `tools`."""
+    markup = markup_of(tokenizer, prompt)
+    kind = harmony.HarmonyScanner if harmony.is_harmony(tokenizer) else Scanner
+    return kind(tokenizer, markup, tools)
+
+
+def thought_end_tokens(tokenizer: Tokenizer) -> list[int]:
+    """What ends a thought; empty where replies have none."""
+    if harmony.is_harmony(tokenizer):
+        return tokenizer.encode(harmony.END, add_special_tokens=False)
+    return list(getattr(tokenizer, "think_end_tokens", None) or ())
