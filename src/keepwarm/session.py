@@ -143,6 +143,8 @@ class _Request:
     def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, ChatResult]:
         session, prompt = self._session, self._prompt
         began = perf_counter()
+        if (disk := session.cache.disk) is not None:
+            disk.load_now(prompt, session.cache.peek(prompt, namespace=session.namespace))
         with Prefill(session.model, session.cache, prompt, namespace=session.namespace) as prefill:
             total, cached = len(prompt), prefill.cached_len
             yield Reading(position=cached, prompt_tokens=total, cached_tokens=cached)
@@ -233,6 +235,8 @@ class _Request:
         """Keep the reply's state where the next turn can start from it."""
         if self._tokens and not self._session.cache.exact:
             prefill.insert(self._read, StopKind.REPLY)
+        if (disk := self._session.cache.disk) is not None:
+            disk.rest()
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import mlx.core as mx
 
@@ -21,9 +21,31 @@ from keepwarm.state.registry import Group, Layout, rows_of
 BlockArrays = dict[int, Arrays]  # by leaf
 
 
+class Source(Protocol):
+    """Where an insert takes rows and snapshots from: live caches (`Capture`), or files."""
+
+    layout: Layout
+    position: int
+    # Whether it holds rows that are stored already, so that they can be stored anew with others.
+    can_join: ClassVar[bool]
+
+    @property
+    def signature(self) -> tuple[Any, ...]: ...
+    def row_bytes(self, group: Group) -> int: ...
+    def leaf_row_bytes(self, group: Group) -> int: ...
+    def require(self, group: Group, wanted: Sequence[Interval]) -> None: ...
+    def seams(self, group: Group) -> list[int]: ...
+    def measure_snapshots(self) -> int: ...
+    def snapshots(self) -> dict[int, Snapshot]: ...
+    def block(self, group: Group, lo: int, hi: int, digest: bytes) -> Block: ...
+    def settle(self, blocks: Sequence[Block], snapshots: Sequence[Snapshot]) -> float: ...
+
+
 class Capture:
     """What can be taken from the live caches of one sequence, of where they stand or of `at`, an
     earlier place."""
+
+    can_join: ClassVar[bool] = True
 
     def __init__(
         self, layout: Layout, caches: Sequence[Any], position: int, at: int | None = None
@@ -57,6 +79,10 @@ class Capture:
             rows = self._rows[leaf]
             if rows.arrays and subtracted(wanted, rows.held):
                 raise CacheFault(f"leaf {leaf} holds {rows.held}, not all of {list(wanted)}")
+
+    def seams(self, group: Group) -> list[int]:
+        """Where blocks should begin, if anywhere."""
+        return []
 
     def measure_snapshots(self) -> int:
         return sum(

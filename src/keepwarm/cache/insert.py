@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from keepwarm.cache.blocks import Capture, held
+from keepwarm.cache.blocks import Source, held
 from keepwarm.cache.candidates import Newcomer
 from keepwarm.cache.evict import Evictor
 from keepwarm.cache.explain import Inserted
@@ -42,7 +42,7 @@ class Insertion:
     """One insert: what can fail comes first, then `_link` changes the tree and the ledger."""
 
     def __init__(
-        self, space: Space, keys: bytes, prompt: Prompt, capture: Capture, evictor: Evictor
+        self, space: Space, keys: bytes, prompt: Prompt, capture: Source, evictor: Evictor
     ) -> None:
         self._space = space
         self._keys = keys[: capture.position * space.tree.width]
@@ -120,6 +120,8 @@ class Insertion:
     def _joined(self, missing: Missing) -> list[list[Block]]:
         """For each group the blocks to be stored anew with the missing rows; none where that
         would take room that is not free."""
+        if not self._capture.can_join:
+            return [[] for _ in missing.rows]
         path = missing.base.path()
         joined: list[list[Block]] = []
         for index, rows in enumerate(missing.rows):
@@ -180,6 +182,7 @@ class Insertion:
         a reply that begins with a thought: a block of both could never be joined."""
         step = self._evictor.placement.prefill_step
         partings = [] if group.is_window else self._partings
+        partings = [*partings, *self._capture.seams(group)]
         for lo, hi in rows:
             starts = {*range(lo, hi, step), *(at for at in partings if lo < at < hi)}
             yield from pairwise([*sorted(starts), hi])

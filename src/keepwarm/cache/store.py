@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from keepwarm.cache.audit import audit
-from keepwarm.cache.blocks import Capture
+from keepwarm.cache.blocks import Capture, Source
 from keepwarm.cache.budget import default_budget_bytes
 from keepwarm.cache.ends import End, LastEnd, take_end
 from keepwarm.cache.evict import Evictor
@@ -26,7 +27,16 @@ from keepwarm.cache.ledger import Ledger
 from keepwarm.cache.live import Live
 from keepwarm.cache.owner import Owner
 from keepwarm.cache.pin import Pin
-from keepwarm.cache.placement import KEPT, SHORT_TURN, Keys, Placement, Stop, StopKind
+from keepwarm.cache.placement import (
+    EXACT_KEY_WIDTH,
+    KEPT,
+    KEY_WIDTH,
+    SHORT_TURN,
+    Keys,
+    Placement,
+    Stop,
+    StopKind,
+)
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
 from keepwarm.cache.restore import restored
 from keepwarm.cache.space import Space
@@ -36,6 +46,10 @@ from keepwarm.errors import BadInput, CacheFault
 from keepwarm.model.caches import cache_maker
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
+
+if TYPE_CHECKING:
+    from keepwarm.cache.disk.settings import Disk
+    from keepwarm.cache.disk.tier import Tier
 
 log = logging.getLogger("keepwarm.cache")
 
@@ -59,8 +73,10 @@ class PrefixCache:
         policy: Policy | str = "worth",
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
+        disk: Disk | Path | str | None = None,
     ) -> None:
-        """Raises BadInput for a negative budget, an unknown policy or something not a model."""
+        """Raises BadInput for a negative budget, an unknown policy or something not a model. `disk`
+        is a folder in which states are kept for the next start."""
         self.exact = exact
         # Neither reasons nor the time of a lookup tell what other namespaces hold.
         self.keeps_secrets = False
@@ -78,6 +94,16 @@ class PrefixCache:
         chosen = policy_named(policy, self.cost) if isinstance(policy, str) else policy
         self._evictor = Evictor(self.last_end, self.ledger, self.placement, chosen, self._counts)
         self.layout, self.disabled_because = self._learn_layout()
+        self.disk = self._open_disk(disk, model)
+
+    def _open_disk(self, disk: Disk | Path | str | None, model: Any) -> Tier | None:
+        if disk is None or self.disabled_because is not None:
+            return None
+        from keepwarm.cache.disk.settings import Disk
+        from keepwarm.cache.disk.tier import Tier
+
+        settings = disk if isinstance(disk, Disk) else Disk(disk)
+        return Tier(self, settings, settings.model if settings.model is not None else model)
 
     def _learn_layout(self) -> tuple[Layout | None, str | None]:
         if self._make_caches is None:
@@ -266,9 +292,22 @@ class PrefixCache:
         if self.exact and (is_back or not self.placement.is_on_schedule(prompt, live.cuts)):
             return self._refuse(position, Refusal.OFF_SCHEDULE, "read along other stops")
         try:
-            space = self._space(namespace, live)
+            space = self._space(namespace, live.caches)
             capture = Capture(space.layout, live.caches, position, at)
-            position = capture.position
+        except CacheFault as fault:
+            return self._refuse(position, Refusal.MISMATCH, str(fault))
+        except Exception as error:
+            self._fault("insert", error)
+            return self._refuse(position, Refusal.FAULT, str(error))
+        return self.put(prompt, capture, kind, space, pin=pin, is_awaited=is_awaited)
+
+    def put(
+        self, prompt: Prompt, capture: Source, kind: StopKind, space: Space, *,
+        pin: Pin | None = None, is_awaited: bool = False,
+    ) -> Inserted:  # fmt: skip
+        """As `insert`, of what is proven to be the state of `prompt` at its position."""
+        position, namespace = capture.position, space.name
+        try:
             space.check_signature(capture.signature)
             insertion = Insertion(space, self._keys(prompt), prompt, capture, self._evictor)
         except CacheFault as fault:
@@ -297,7 +336,15 @@ class PrefixCache:
         space.signature = capture.signature
         self._counts["inserted"] += 1
         self._counts["inserted_rows"] += done.num_rows
+        if self.disk is not None:
+            self.disk.stored(space, node)
         return done
+
+    def put_loaded(
+        self, prompt: Prompt, loaded: Source, kind: StopKind, namespace: str
+    ) -> Inserted:
+        """As `insert`, of what was read from files that were proven to be the prompt's."""
+        return self.put(prompt, loaded, kind, self._space(namespace, []), is_awaited=True)
 
     def keep_end(self, prompt: Prompt, live: Live, *, namespace: str = "") -> None:
         """`live` has read all of `prompt`: keep the state for who asks the same and knows what the
@@ -325,16 +372,29 @@ class PrefixCache:
                 stays = not end.is_from_tail  # who edits a short turn starts there
                 self._evictor.thin_at(space, self._keys(ahead), end.anchor, stays=stays)
 
-    def _space(self, namespace: str, live: Live) -> Space:
+    def _space(self, namespace: str, caches: Sequence[Any]) -> Space:
         found = self._spaces.get(namespace)
         if found is not None:
             return found
-        return Space.empty(namespace, self.layout or Layout.of(live.caches), self.exact)
+        return Space.empty(namespace, self.layout or Layout.of(caches), self.exact)
 
     def _refuse(self, position: int, refusal: Refusal, detail: str) -> Inserted:
         self._counts[f"refused_{refusal}"] += 1
         log.debug("not stored at %d: %s (%s)", position, refusal, detail)
         return Inserted(position, refusal=refusal, detail=detail)
+
+    # For the disk tier
+
+    def keys_of(self, prompt: Prompt) -> bytes:
+        """What the trees compare."""
+        return self._keys(prompt)
+
+    @property
+    def key_width(self) -> int:
+        return EXACT_KEY_WIDTH if self.exact else KEY_WIDTH
+
+    def space_of(self, namespace: str) -> Space | None:
+        return self._spaces.get(namespace)
 
     # Keeping house
 
@@ -378,7 +438,7 @@ class PrefixCache:
         """Leave that much of the budget to running sequences until told otherwise, and evict
         what is in the way. False when what is pinned does not leave as much."""
         self.ledger.reserved_bytes = nbytes
-        allowed = self.ledger.budget_bytes - nbytes
+        allowed = self.ledger.budget_bytes - self.ledger.staged_bytes - nbytes
         if self.ledger.held_bytes > allowed:
             with self._guarded("evict"):
                 self.evict_to(allowed)
@@ -407,6 +467,11 @@ class PrefixCache:
         """Counts since the start, and what is held now."""
         num_ends = int(self.last_end.end is not None)
         return Stats.of(self._counts, self.ledger, list(self._spaces.values()), num_ends)
+
+    def close(self) -> None:
+        """Write what is worth it to the disk tier, if there is one, and let go of its folder."""
+        if self.disk is not None:
+            self.disk.close()
 
     def check(self) -> None:
         """Recompute every total, link, pin and hash. Raises Corrupt, naming what is wrong."""

@@ -33,7 +33,7 @@ class Thinning:
         running = [other.path() for _, other in self._awake.values() if other.pins]
         going = {id(node) for one in (path, *running) for node in one}
         for key, (home, other) in list(self._awake.items()):
-            if key in at_tip or not _is_in(home, other):
+            if key in at_tip or not is_in(home, other):
                 del self._awake[key]
             elif not other.pins and not other.children:
                 del self._awake[key]
@@ -97,7 +97,7 @@ def _standing(node: Node) -> StopKind:
     return StopKind(node.checkpoint.kind)
 
 
-def _is_in(space: Space, node: Node) -> bool:
+def is_in(space: Space, node: Node) -> bool:
     """Whether a node seen before still hangs on the tree."""
     while node.parent is not None:
         if node.parent.children.get(node.label[: space.tree.width]) is not node:

@@ -137,6 +137,11 @@ def install(kernels: str | None = None) -> None:
             )
 
 
+def kernels_in_use() -> str:
+    """Whose functions compute in this process, one of KERNELS."""
+    return _process.kernels or "mlx-lm"
+
+
 def _meant(kernels: str) -> str:
     """Where Metal is, mlx-lm's are the only ones, whatever is asked for."""
     if kernels not in KERNELS:

@@ -152,6 +152,15 @@ class SnapshotState(LayerState):
     def restore(self, snapshot: Snapshot) -> Any:
         """A live leaf with the snapshot's content; the snapshot stays as it is."""
 
+    @abstractmethod
+    def packed(self, snapshot: Snapshot) -> tuple[Any, Arrays]:
+        """The snapshot as JSON and arrays, for a file. Raises CacheFault when it cannot be."""
+
+    @abstractmethod
+    def unpacked(self, plain: Any, arrays: Arrays, like: Any) -> Snapshot:
+        """What `packed` was given; `like` is a live leaf of the model. Raises CacheFault when that
+        is of another class, or the parts do not fit."""
+
 
 def owned(array: mx.array) -> mx.array:
     """A copy that shares its buffer with nothing, so that its `nbytes` is what it holds.

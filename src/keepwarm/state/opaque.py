@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from keepwarm.errors import CacheFault
+from keepwarm.state import codec
 from keepwarm.state.base import Arrays, Snapshot, SnapshotState, handle, owned
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, mx.Dtype, np.generic)
@@ -51,6 +52,12 @@ class WholeState(SnapshotState):
 
     def restore(self, snapshot: Snapshot) -> Any:
         return duplicate(snapshot.content, handle)
+
+    def packed(self, snapshot: Snapshot) -> tuple[Any, Arrays]:
+        return codec.packed(snapshot.content, _attributes(snapshot.content))
+
+    def unpacked(self, plain: Any, arrays: Arrays, like: Any) -> Snapshot:
+        return codec.unpacked(plain, arrays, _blank(like))
 
 
 def duplicate(

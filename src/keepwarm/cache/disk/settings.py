@@ -1,0 +1,39 @@
+"""What a user can say about the disk tier. Plain data, no mlx; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keepwarm.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A folder for what was read, and how it is used.
+
+    `model` is whose states are kept, where the cache itself was given no model but a function that
+    makes its caches.
+    """
+
+    folder: Path | str
+    model: Any = None
+    idle_s: float = 5.0  # a conversation that rests for so long is written
+    min_spared_s: float = 0.5  # of prefill that a file must spare a restart
+    deadline_s: float = 10.0  # a load that takes longer is not waited for
+    buffer_bytes: int = 64 << 20  # on their way to the disk at once
+
+    def __post_init__(self) -> None:
+        for name, is_good in (
+            ("idle_s", self.idle_s >= 0),
+            ("min_spared_s", self.min_spared_s >= 0),
+            ("deadline_s", self.deadline_s > 0),
+            ("buffer_bytes", self.buffer_bytes > 0),
+        ):
+            if not is_good:
+                raise BadInput(f"{name} of a disk cache cannot be {getattr(self, name)}")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder).expanduser()
