@@ -33,7 +33,7 @@ CASES = [
 def cache_at(folder: Path, model: Any, kv_bits: int | None = None) -> PrefixCache:
     cache = PrefixCache(
         cache_maker(model, kv_bits, 32), exact=True, placement=PLACEMENT, budget_bytes=1 << 28,
-        disk=disk_at(folder, model=model),
+        disk=disk_at(folder),
     )  # fmt: skip
     tier_of(cache)
     return cache

@@ -22,6 +22,11 @@ class Owner:
         self._model: Any = self._given
         self._weights: Weights | None = None
 
+    @property
+    def model(self) -> Any:
+        """None where none is known yet."""
+        return self._model
+
     def bind(self, model: Any) -> None:
         """Take this model where none is known yet. Raises BadInput for another one."""
         if self._model is None:

@@ -102,8 +102,7 @@ class PrefixCache:
         from keepwarm.cache.disk.settings import Disk
         from keepwarm.cache.disk.tier import Tier
 
-        settings = disk if isinstance(disk, Disk) else Disk(disk)
-        return Tier(self, settings, settings.model if settings.model is not None else model)
+        return Tier(self, disk if isinstance(disk, Disk) else Disk(disk), self._owner.model)
 
     def _learn_layout(self) -> tuple[Layout | None, str | None]:
         if self._make_caches is None:
@@ -344,6 +343,8 @@ class PrefixCache:
         self, prompt: Prompt, loaded: Source, kind: StopKind, namespace: str
     ) -> Inserted:
         """As `insert`, of what was read from files that were proven to be the prompt's."""
+        if not self._spaces:
+            self._check_weights()
         return self.put(prompt, loaded, kind, self._space(namespace, []), is_awaited=True)
 
     def keep_end(self, prompt: Prompt, live: Live, *, namespace: str = "") -> None:

@@ -68,7 +68,7 @@ def plan_of(cache: PrefixCache, disk: Disk, model: Any) -> Plan:
     """Raises CacheFault for a model that cannot be told from others, or whose states no file can
     hold."""
     layout = cache.layout
-    if layout is None:
+    if layout is None or model is None:
         raise CacheFault("nothing is known of the model")
     facts = facts_of(model, exact=cache.exact)
     facts |= {

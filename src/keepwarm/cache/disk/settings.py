@@ -13,8 +13,7 @@ from keepwarm.errors import BadInput
 class Disk:
     """A folder for what was read, and how it is used.
 
-    `model` is whose states are kept, where the cache itself was given no model but a function that
-    makes its caches.
+    `model` is whose states are kept, where the cache was made with a function of the caller's.
     """
 
     folder: Path | str

@@ -33,6 +33,7 @@ from keepwarm.cache.space import Space
 from keepwarm.cache.thinning import is_in
 from keepwarm.cache.tree import Node
 from keepwarm.errors import CacheFault
+from keepwarm.model.identity import Weights
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.state.registry import Layout
 
@@ -87,7 +88,8 @@ class Tier:
         self._loads: list[Load] = []
         self._bytes_per_s = _GUESS_BYTES_PER_S
         self._like: list[Any] = []
-        self._open(model, files or Files())
+        self._model = disk.model if disk.model is not None else model
+        self._open(files or Files())
 
     def _tell(self) -> None:
         """On a worker's thread."""
@@ -96,9 +98,10 @@ class Tier:
 
     # Its life
 
-    def _open(self, model: Any, files: Files) -> None:
+    def _open(self, files: Files) -> None:
         try:
-            plan = plan_of(self._cache, self._disk, model)
+            plan = plan_of(self._cache, self._disk, self._model)
+            self._weights = Weights(self._model)
             self._like = self._layout.leaves(self._cache.fresh().caches)
         except Exception as error:  # whatever a foreign model may raise when it is looked at
             self._turn_off(str(error))
@@ -224,7 +227,7 @@ class Tier:
         """Begin to load what files give beyond `match`, or join a load of the same files; None where
         there is nothing to be loaded. `step` goes on with it. Mutates."""
         found = self.find(prompt, match)
-        if found is None:
+        if found is None or not self._is_same_model():
             return None
         names = {file.name for file in found.files}
         for load in self._loads:
@@ -253,6 +256,12 @@ class Tier:
         self._loads.append(load)
         self.counts["loads"] += 1
         return load
+
+    def _is_same_model(self) -> bool:
+        """Turns the tier off where the model has other weights than those it was opened for."""
+        if not self._weights.are_in(self._model):
+            self._turn_off("the model's weights were replaced")
+        return self.phase is Phase.ON
 
     def _pin(self, keys: bytes, namespace: str) -> Pin:
         """Hold what RAM has of that path: it is not loaded."""
@@ -385,7 +394,7 @@ class Tier:
             drafts = self._drafts(due)
             if drafts and self._submit(drafts, due.space):
                 return True
-            del self._due[id(due.node)]  # all is written, or it cannot be
+            self._due.pop(id(due.node), None)  # all is written, or it cannot be
         return False
 
     def _drafts(self, due: Due) -> list[Draft]:
@@ -434,6 +443,8 @@ class Tier:
         return max(1, min(self._cache.placement.prefill_step, most))
 
     def _submit(self, drafts: Sequence[Draft], space: Space) -> bool:
+        if not self._is_same_model():
+            return False
         nbytes = sum(draft.nbytes for draft in drafts)
         held: list[Any] = [drafts, [draft.held for draft in drafts]]
         if not self._stage(nbytes):
