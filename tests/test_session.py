@@ -115,8 +115,35 @@ def test_stream_given_up_leaves_history_alone_and_keeps_the_work() -> None:
     session.cache.check()
     again = session.chat("What is the weather in Paris today?", max_tokens=2).result
     assert again.cached_tokens > again.prompt_tokens // 2
-    with pytest.raises(BadInput, match="closed"):
-        stream.result  # noqa: B018
+    assert list(stream) == []
+
+
+def test_closed_stream_gives_what_there_was_until_then() -> None:
+    session = session_with(HYBRID)
+    with session.chat("What is the weather in Paris today?", max_tokens=50) as stream:
+        told = [next(e for e in stream if isinstance(e, Delta)) for _ in range(3)]
+    result = stream.result
+    assert result.finish_reason == "cancelled"
+    assert result.tokens == [event.token for event in told]
+    assert result.text == "".join(event.text for event in told)
+    assert len(session.messages) == 1
+
+
+def test_stream_that_never_ran_has_read_nothing() -> None:
+    session = session_with(HYBRID)
+    stream = session.chat("What is the weather in Paris today?")
+    stream.close()
+    assert (stream.result.tokens, stream.result.cached_tokens) == ([], 0)
+    assert session.cache.stats().prompt_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"max_tokens": 0}, "at least 1"), ({"sampling": {"temperature": 1}}, "got dict")],
+)
+def test_what_cannot_be_meant_is_refused_at_the_call(settings: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        session_with(HYBRID).chat("Hello", **settings)
 
 
 def test_reply_joins_the_history_with_its_reasoning_apart() -> None:

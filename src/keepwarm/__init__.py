@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keepwarm.cache.store import PrefixCache as PrefixCache
     from keepwarm.engine.engine import Engine as Engine
     from keepwarm.engine.request import EngineSettings as EngineSettings
+    from keepwarm.engine.request import Grammar as Grammar
     from keepwarm.engine.request import Request as Request
     from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.model.caches import cache_maker as cache_maker
@@ -32,6 +33,7 @@ _HOMES = {
     "BoundaryKind": "keepwarm.prompt.boundaries",
     "Engine": "keepwarm.engine.engine",
     "EngineSettings": "keepwarm.engine.request",
+    "Grammar": "keepwarm.engine.request",
     "Placement": "keepwarm.cache.placement",
     "PrefixCache": "keepwarm.cache.store",
     "Prompt": "keepwarm.prompt.boundaries",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 from keepwarm.cache.explain import Reason
-from keepwarm.errors import BadInput
 from keepwarm.prompt.parse import Reply
 
 
@@ -121,28 +120,62 @@ R = TypeVar("R", bound=Result)
 
 
 class Stream(Iterator[Event], Generic[R]):
-    """The events of one request; `result` runs it to its end when that is still ahead."""
+    """The events of one request; `result` runs it to its end when that is still ahead.
 
-    def __init__(self, events: Generator[Event, None, R]) -> None:
+    As a context manager it is closed at the end of the block.
+    """
+
+    def __init__(
+        self,
+        events: Generator[Event, None, R],
+        *,
+        cancelled: Callable[[], R],
+        cancel: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`cancel` gives the request up where it runs elsewhere; `cancelled` is its result then."""
         self._events = events
+        self._cancel = cancel
+        self._cancelled = cancelled
         self._result: R | None = None
+        self._error: BaseException | None = None
+        self._is_over = False  # whether nothing runs any more
 
     def __next__(self) -> Event:
         try:
             return next(self._events)
         except StopIteration as end:
+            self._is_over = True
             self._result = end.value if end.value is not None else self._result
             raise
+        except BaseException as error:  # of the request, or an interrupt at the keyboard
+            self._error = error
+            self.close()
+            raise
+
+    def __enter__(self) -> Stream[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     @property
     def result(self) -> R:
-        """Raises BadInput when the stream was closed before its end."""
+        """What the request gave. Of a stream that was closed: what there was until then, with the
+        `finish_reason` "cancelled". Raises what the request failed of."""
         for _ in self:
             pass
+        if self._error is not None:
+            raise self._error
         if self._result is None:
-            raise BadInput("the stream was closed before its end")
+            self._result = self._cancelled()
         return self._result
 
     def close(self) -> None:
-        """Give the request up. What was read until now stays in the cache."""
-        self._events.close()
+        """Give the request up, if it has not ended. What was read until now stays in the cache."""
+        if not self._is_over:
+            self._is_over = True
+            self._events.close()
+            self._cancel()

@@ -5,7 +5,8 @@
     for event in session.chat("Why is the sky blue?"):
         print(event.text, end="")
 
-A session, or several that share a `PrefixCache`, belong to one thread.
+A session, or several that share a `PrefixCache`, belong to one thread, and run on it while a
+stream is iterated.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from keepwarm.cache.explain import Reason
 from keepwarm.cache.placement import StopKind
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.decode import decode
 from keepwarm.engine.prefill import Prefill
 from keepwarm.engine.reply import behind_text
-from keepwarm.engine.request import Sampling
+from keepwarm.engine.request import Sampling, check_is, check_max_tokens
 from keepwarm.engine.sampling import Draw
-from keepwarm.errors import BadInput
-from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream
+from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream, Timings
 from keepwarm.model.defaults import own_sampling
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import continues, follow_up
@@ -74,6 +75,9 @@ class Session:
     ) -> Stream[ChatResult]:
         """Say something and stream the reply; both join `messages` once the reply is complete.
 
+        It runs on this thread, while the stream is iterated: nothing is read before that. Two
+        streams take turns as they are iterated; an `Engine` runs many at once.
+
         `message` is what the user says, or one or more messages (tool results, say). What the
         chat template cannot write is brought into a form that it can (see `prompt.hygiene`).
         Raises RenderError when the template refuses the conversation even so.
@@ -86,7 +90,7 @@ class Session:
     def complete(
         self, text: str, *, max_tokens: int = 1024, sampling: Sampling | None = None
     ) -> Stream[ChatResult]:
-        """Continue a text, without chat template and without memory."""
+        """Continue a text, without chat template and without memory, while the stream is iterated."""
         request = _Request(self, render_text(self.tokenizer, text), None)
         return request.stream(max_tokens, sampling or self.sampling)
 
@@ -133,12 +137,13 @@ class _Request:
         self._tokens: list[int] = []
         self._text = ""
         self._finish_reason = "length"
+        self._prefill: Prefill | None = None  # once it has begun
 
     def stream(self, max_tokens: int, sampling: Sampling) -> Stream[ChatResult]:
-        if max_tokens < 1:
-            raise BadInput(f"max_tokens must be at least 1, got {max_tokens}")
+        check_max_tokens(max_tokens)
+        check_is(sampling, Sampling, "sampling", "Sampling(temperature=0.7)")
         self._session.cache.bind(self._session.model)
-        return Stream(self._run(max_tokens, sampling))
+        return Stream(self._run(max_tokens, sampling), cancelled=self._cancelled)
 
     def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, ChatResult]:
         session, prompt = self._session, self._prompt
@@ -146,6 +151,7 @@ class _Request:
         if (disk := session.cache.disk) is not None:
             disk.load_now(prompt, session.cache.peek(prompt, namespace=session.namespace))
         with Prefill(session.model, session.cache, prompt, namespace=session.namespace) as prefill:
+            self._prefill = prefill
             total, cached = len(prompt), prefill.cached_len
             yield Reading(position=cached, prompt_tokens=total, cached_tokens=cached)
             for position in prefill.steps():
@@ -195,29 +201,37 @@ class _Request:
         return Delta(text, token=token)
 
     def _finish(self, prefill: Prefill) -> ChatResult:
-        session = self._session
+        session, result = self._session, self._result(self._finish_reason)
+        if self._said is not None:
+            session.messages += [*self._said, result.reply.as_message()]
+        # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
+        if self._can_cut or self._said is None or session._is_append_only(self._read):
+            self._store(prefill)
+        return result
+
+    def _cancelled(self) -> ChatResult:
+        """Of a stream that was closed."""
+        return self._result("cancelled")
+
+    def _result(self, finish_reason: str) -> ChatResult:
+        session, prefill = self._session, self._prefill
         reply = parse_reply(
             session.tokenizer,
             self._text,
             prompt=self._prompt,
             tools=session.tools,
             template_kwargs=session.template_kwargs,
-            finish_reason=self._finish_reason,
+            finish_reason="stop" if finish_reason == "stop" else "length",
         )
-        if self._said is not None:
-            session.messages += [*self._said, reply.as_message()]
-        # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
-        if self._can_cut or self._said is None or session._is_append_only(self._read):
-            self._store(prefill)
         return ChatResult(
             text=self._text,
             reply=reply,
             tokens=self._tokens,
-            finish_reason=self._finish_reason,
+            finish_reason=finish_reason,
             prompt_tokens=len(self._prompt),
-            cached_tokens=prefill.cached_len,
-            reason=prefill.reason,
-            timings=prefill.timings,
+            cached_tokens=prefill.cached_len if prefill is not None else 0,
+            reason=prefill.reason if prefill is not None else Reason.COLD,
+            timings=prefill.timings if prefill is not None else Timings(),
             hygiene=self._hygiene,
         )
 

@@ -157,6 +157,17 @@ def test_caches_that_read_something_else_are_refused(
     assert (len(cache), cache.nbytes) == (0, 0)
 
 
+def test_key_that_is_one_token_longer_is_warned_of_once(
+    cache: LRUPromptCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "keepwarm.compat"):
+        cache.insert_cache(MODEL, [1, 2, 3], kv([1, 2]))
+        cache.insert_cache(MODEL, [1, 2, 3, 4], kv([1, 2, 3]))
+    assert cache.refused == {"mismatch": 2}
+    assert len(caplog.records) == 1
+    assert "was drawn, but not read" in caplog.text
+
+
 def test_caches_of_a_batch_are_refused(cache: LRUPromptCache) -> None:
     batch = KVCache()
     batch.update_and_fetch(*(mx.concatenate([a, a]) for a in rows([1, 2])))

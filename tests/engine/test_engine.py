@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keepwarm import PrefixCache
+from keepwarm import PrefixCache, Sampling
 from keepwarm.engine.engine import Engine
 from keepwarm.engine.request import EngineSettings, Request
 from keepwarm.engine.status import Phase
@@ -74,6 +74,41 @@ def test_closing_the_stream_cancels(engine: Engine) -> None:
     while engine.status().num_decoding:
         engine.call(lambda _: None)
     assert engine.stream(request(2)).result.finish_reason == "length"
+
+
+def test_streams_are_queued_at_the_call_and_run_unread() -> None:
+    with engine_of() as engine:
+        streams = [engine.stream(request(seed)) for seed in (11, 12, 13)]
+        engine.stop(deadline_s=60)  # takes no more, and lets end what was queued
+        assert [len(stream.result.tokens) for stream in streams] == [6, 6, 6]
+
+
+def test_stream_that_is_dropped_unread_is_cancelled() -> None:
+    with engine_of() as engine:
+        core = engine._core
+        assert core is not None
+        engine.stream(request(14, max_tokens=4000))
+        engine.stop(deadline_s=60)
+        assert core.tally._requests == {"cancelled": 1}
+
+
+def test_closed_stream_gives_what_there_was_until_then(engine: Engine) -> None:
+    with engine.stream(request(15, max_tokens=4000)) as stream:
+        told = [next(e for e in stream if isinstance(e, Delta)) for _ in range(3)]
+    result = stream.result
+    assert result.finish_reason == "cancelled"
+    assert result.tokens[:3] == [event.token for event in told]
+    assert stream.result is result
+
+
+def test_stream_that_failed_raises_that_again(engine: Engine) -> None:
+    def fails(_: Any, logits: Any) -> Any:
+        raise ZeroDivisionError("a processor of the caller's")
+
+    stream = engine.stream(request(sampling=Sampling(processors=[fails])))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            stream.result  # noqa: B018
 
 
 def test_ticket_cancelled_before_the_engine_saw_it_still_ends(engine: Engine) -> None:

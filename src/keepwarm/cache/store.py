@@ -44,7 +44,7 @@ from keepwarm.cache.stats import Stats
 from keepwarm.cache.tips import Share, shares
 from keepwarm.errors import BadInput, CacheFault
 from keepwarm.model.caches import cache_maker
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import AnyPrompt, Prompt, as_prompt
 from keepwarm.state.registry import Layout
 
 if TYPE_CHECKING:
@@ -124,14 +124,14 @@ class PrefixCache:
 
     # Finding
 
-    def match(self, prompt: Prompt, *, namespace: str = "", limit: int | None = None) -> Match:
+    def match(self, prompt: AnyPrompt, *, namespace: str = "", limit: int | None = None) -> Match:
         """The deepest usable position for `prompt`. Changes nothing but the statistics.
 
         At most `limit` tokens, by default all but the last: the model must read something to
         say what comes next. Raises BadInput when the model's weights were replaced meanwhile.
         """
         self._check_weights()
-        return self._counted(self.peek(prompt, namespace=namespace, limit=limit))
+        return self._counted(self.peek(as_prompt(prompt), namespace=namespace, limit=limit))
 
     def match_to_end(self, prompt: Prompt, *, namespace: str = "") -> Match:
         """As `match`, to the last token: for callers that already hold the final logits."""
@@ -268,7 +268,7 @@ class PrefixCache:
     # Storing
 
     def insert(
-        self, prompt: Prompt, live: Live, *, kind: StopKind = StopKind.MESSAGE, namespace: str = "",
+        self, prompt: AnyPrompt, live: Live, *, kind: StopKind = StopKind.MESSAGE, namespace: str = "",
         pin: Pin | None = None, at: int | None = None, is_awaited: bool = False,
     ) -> Inserted:  # fmt: skip
         """Store the state of `live` at its position, which must lie on `prompt`; or as it was `at`
@@ -280,7 +280,7 @@ class PrefixCache:
         """
         if kind not in KEPT:
             raise BadInput(f"{kind!r} is no kind of checkpoint: use one of {', '.join(KEPT)}")
-        position = live.position
+        prompt, position = as_prompt(prompt), live.position
         if not self._spaces:
             self._check_weights()
         if self.disabled_because is not None:

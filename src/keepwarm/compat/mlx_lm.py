@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from keepwarm.cache.budget import default_budget_bytes
-from keepwarm.cache.explain import Match
+from keepwarm.cache.explain import Match, Refusal
 from keepwarm.cache.live import Live
 from keepwarm.cache.pin import Pin
 from keepwarm.cache.placement import StopKind
@@ -156,6 +156,14 @@ class LRUPromptCache:
 
     def _refuse(self, reason: str, detail: str) -> None:
         self.refused[reason] += 1
+        if reason == Refusal.MISMATCH and self.refused[reason] == 1:
+            log.warning(
+                "not cached: %s. The key must be the tokens that the caches have read; the last"
+                " token of a reply was drawn, but not read by the model. Further ones are counted"
+                " in `refused`",
+                detail,
+            )
+            return
         log.info("not cached (%s): %s", reason, detail)
 
     def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:

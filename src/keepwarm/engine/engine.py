@@ -209,8 +209,13 @@ class Engine:
             raise Unavailable(f"the engine is {self._phase}")
 
     def stream(self, request: Request) -> Stream[Result]:
-        """Submit a request and iterate over its events on this thread."""
-        return Stream(self._events(request))
+        """Submit a request, now, and iterate over its events on this thread.
+
+        A stream that is closed or dropped is cancelled. Raises what `submit` raises.
+        """
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        ticket = self.submit(request, events.put)
+        return Stream(_events(events), cancel=ticket.cancel, cancelled=lambda: _last_result(events))
 
     def call(self, function: Callable[[PrefixCache], T]) -> T:
         """Run a function on the cache, between two steps, on the engine's thread."""
@@ -226,22 +231,6 @@ class Engine:
             self._check_ready()
             self._send(_Command(run, future.set_exception))
         return future.result()
-
-    def _events(self, request: Request) -> Generator[Event, None, Result]:
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        ticket = self.submit(request, events.put)
-        try:
-            while True:
-                event = events.get()
-                if isinstance(event, Failed) and event.error is not None:
-                    raise event.error
-                yield event
-                if isinstance(event, Done):
-                    assert event.result is not None
-                    return event.result
-        except BaseException:  # closed, or interrupted at the keyboard
-            ticket.cancel()
-            raise
 
     # On the engine's thread
 
@@ -376,3 +365,23 @@ class Engine:
             counters=core.tally.counters(core.warmth.idle),
             cache=core.cache.stats(),
         )
+
+
+def _events(told: queue.SimpleQueue[Event]) -> Generator[Event, None, Result]:
+    """What a request is told, up to its end."""
+    while True:
+        event = told.get()
+        if isinstance(event, Failed) and event.error is not None:
+            raise event.error
+        yield event
+        if isinstance(event, Done):
+            assert event.result is not None
+            return event.result
+
+
+def _last_result(told: queue.SimpleQueue[Event]) -> Result:
+    """Of a request that was cancelled: the engine ends it within a chunk."""
+    *_, last = _events(told)
+    assert isinstance(last, Done)
+    assert last.result is not None
+    return last.result

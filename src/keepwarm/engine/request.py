@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 from typing import Any
 
 from keepwarm.errors import BadInput
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Prompt, as_prompt
 from keepwarm.prompt.tags import Markup
+
+_NUMBERS = (
+    "temperature", "top_p", "min_p", "top_k",
+    "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,9 @@ class Sampling:
     processors: Sequence[Callable[[Any, Any], Any]] = ()
 
     def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            if not _is_number(getattr(self, name)):
+                raise BadInput(f"{name} must be a number, got {getattr(self, name)!r}")
         for name, is_good, wanted in (
             ("temperature", 0.0 <= self.temperature < float("inf"), "at least 0"),
             ("top_p", 0.0 <= self.top_p <= 1.0, "between 0 and 1"),
@@ -43,6 +53,10 @@ class Sampling:
         ):
             if not is_good:
                 raise BadInput(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class GrammarKind(StrEnum):
@@ -62,15 +76,35 @@ class Grammar:
     text: str
     after: str = ""
 
+    @classmethod
+    def json(cls, schema: Mapping[str, Any] | bool | str, *, after: str = "") -> Grammar:
+        """JSON that fits a JSON schema, given as a dict or as its text."""
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return cls(GrammarKind.JSON_SCHEMA, text, after)
+
+    @classmethod
+    def regex(cls, pattern: str, *, after: str = "") -> Grammar:
+        """Text that a regular expression matches as a whole, in the syntax of Rust's `regex`."""
+        return cls(GrammarKind.REGEX, pattern, after)
+
+    @classmethod
+    def lark(cls, text: str, *, after: str = "") -> Grammar:
+        """Text that a grammar in llguidance's dialect of Lark describes."""
+        return cls(GrammarKind.LARK, text, after)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate."""
+    """One sequence to generate.
+
+    `prompt` may be given as a list of token ids, and `stop` as a single text. Raises BadInput for
+    values that cannot be meant.
+    """
 
     prompt: Prompt
     max_tokens: int
     sampling: Sampling | None = None  # None: as the model's makers want it, see `own_sampling`
-    stop: tuple[str, ...] = ()
+    stop: str | Sequence[str] = ()
     markup: Markup | None = None  # of a chat: stop texts bind in the content alone
     namespace: str = ""
     top_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
@@ -79,10 +113,36 @@ class Request:
     continues_text: bool = False  # a space that the reply begins with is part of it
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise BadInput(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if not all(self.stop):
-            raise BadInput("stop cannot hold an empty text")
+        object.__setattr__(self, "prompt", as_prompt(self.prompt))
+        object.__setattr__(self, "stop", as_stop(self.stop))
+        check_max_tokens(self.max_tokens)
+        if self.sampling is not None:
+            check_is(self.sampling, Sampling, "sampling", "Sampling(temperature=0.7)")
+        if self.grammar is not None:
+            check_is(self.grammar, Grammar, "grammar", "Grammar.json(schema)")
+
+
+def as_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """Stop texts as they were meant: one text is one, not its letters. Raises BadInput."""
+    found: list[object] = [stop] if isinstance(stop, str) else list(stop)
+    texts = tuple(text for text in found if isinstance(text, str))
+    if len(texts) < len(found):
+        raise BadInput(f"stop is a text or a list of texts, got {stop!r}")
+    if not all(texts):
+        raise BadInput("stop cannot hold an empty text")
+    return texts
+
+
+def check_max_tokens(max_tokens: int) -> None:
+    """Raises BadInput."""
+    if not max_tokens >= 1:
+        raise BadInput(f"max_tokens must be at least 1, got {max_tokens!r}")
+
+
+def check_is(value: object, wanted: type, name: str, example: str) -> None:
+    """Raises BadInput, with an example of what was expected."""
+    if not isinstance(value, wanted):
+        raise BadInput(f"{name} must be like {example}, got {type(value).__name__}")
 
 
 class IdlePrefill(StrEnum):

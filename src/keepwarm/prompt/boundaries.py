@@ -17,6 +17,9 @@ DIGEST_BYTES = 16
 
 Tokens = NDArray[np.int32]
 
+_INTEGERS = (int, np.integer)
+_LARGEST_ID = int(np.iinfo(np.int32).max)
+
 
 class BoundaryKind(StrEnum):
     """What ends at a boundary."""
@@ -83,7 +86,8 @@ class Prompt:
     __slots__ = ("_digests", "_hasher", "boundaries", "tokens")
 
     def __init__(self, tokens: Sequence[int] | Tokens, boundaries: Iterable[Boundary] = ()) -> None:
-        """Raises BadInput for an empty prompt, a negative id or a boundary outside the prompt."""
+        """Raises BadInput for an empty prompt, for what is no token id and for a boundary outside
+        the prompt."""
         self.tokens = _as_tokens(tokens)
         self.boundaries = _as_boundaries(boundaries, len(self.tokens))
         self._hasher = PrefixHasher()
@@ -130,17 +134,42 @@ class Prompt:
         return [b for b in self.boundaries if b.kind not in _OWN]
 
 
+AnyPrompt = Prompt | Sequence[int] | Tokens
+
+
+def as_prompt(prompt: AnyPrompt) -> Prompt:
+    """A prompt as it is, or made of a list of token ids. Raises BadInput for anything else."""
+    return prompt if isinstance(prompt, Prompt) else Prompt(prompt)
+
+
 def _as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
-    array = np.array(tokens, dtype=np.int32, ndmin=1)
+    if isinstance(tokens, str | bytes | Prompt):
+        raise BadInput(
+            f"a prompt is made of token ids, not of {type(tokens).__name__}:"
+            " render_text and render_chat make one of text"
+        )
+    try:
+        array = np.array(tokens, ndmin=1)
+    except (TypeError, ValueError) as error:  # items of several lengths
+        raise BadInput(f"a prompt is a flat list of token ids: {error}") from error
     if array.ndim != 1 or not len(array):
         raise BadInput("a prompt needs at least one token, in a flat list of ids")
+    if array.dtype.kind not in "iu":
+        raise BadInput(f"token ids are integers, got {array.flat[0]!r}")
     if array.min() < 0:
         raise BadInput(f"token ids cannot be negative, got {int(array.min())}")
+    if array.max() > _LARGEST_ID:
+        raise BadInput(f"token ids fit into 31 bits, got {int(array.max())}")
+    array = array.astype(np.int32, copy=False)
     array.flags.writeable = False
     return array
 
 
 def _as_boundaries(boundaries: Iterable[Boundary], prompt_len: int) -> tuple[Boundary, ...]:
+    boundaries = list(boundaries)
+    for boundary in boundaries:
+        if not isinstance(boundary, Boundary) or not isinstance(boundary.position, _INTEGERS):
+            raise BadInput(f"a boundary is Boundary(position, kind), not {boundary!r}")
     try:
         ordered = tuple(sorted({Boundary(b.position, BoundaryKind(b.kind)) for b in boundaries}))
     except ValueError as error:
