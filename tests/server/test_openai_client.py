@@ -146,6 +146,18 @@ def test_logprobs(client: OpenAI) -> None:
     assert text == answer.choices[0].message.content
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_logprobs_of_a_thought_are_asked_for(client: OpenAI, streams: bool) -> None:
+    thinks = {"chat_template_kwargs": {"thinks": True}, "reasoning_logprobs": True}
+    told: dict[str, int] = {"content": 0, "reasoning_content": 0}
+    for extra in (thinks, {**thinks, "reasoning_logprobs": False}):
+        answer = chat(client, logprobs=True, stream=streams, extra_body=extra)
+        for chunk in answer if streams else [answer]:
+            entries = chunk.choices[0].logprobs.to_dict()
+            told = {name: told[name] + len(entries.get(name) or ()) for name in told}
+    assert told == {"content": 0, "reasoning_content": 12}
+
+
 def test_legacy_logprobs(client: OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt="Paris", max_tokens=5, logprobs=2)
     logprobs = answer.choices[0].logprobs

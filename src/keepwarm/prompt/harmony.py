@@ -97,6 +97,8 @@ class HarmonyScanner(Scanner):
         text = "".join(self._call)
         self._call, self._call_tag = [], ""
         if not self._can_call or not _is_object(text):
+            start = self._call_start + len(MESSAGE)
+            self.spans.append(("normal", start, start + len(text)))
             yield Said(text)
             return False
         yield Called(self._num_calls, ToolCall(new_call_id(), self._name, text.strip()))

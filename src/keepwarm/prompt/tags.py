@@ -48,6 +48,10 @@ class Scanner:
         self._table = markup.table
         self._state: str | None = markup.state
         self.starts_in_thought = markup.state == "reasoning"
+        # Where content and thoughts stood in the reply so far: (state, start, end), tags left out.
+        self.spans: list[tuple[str, int, int]] = []
+        self._read_len = 0  # characters of the reply, without the unread ones
+        self._call_start = 0
         self._unread = ""  # may be the beginning of a tag
         self._call: list[str] = []  # the text of a call so far
         self._call_tag = ""
@@ -66,6 +70,11 @@ class Scanner:
     def can_call(self) -> bool:
         return self._reaches("tool")
 
+    @property
+    def decided_len(self) -> int:
+        """Characters of the reply of which it is certain what they are."""
+        return self._call_start if self._state == "tool" else self._read_len
+
     def push(self, text: str) -> list[Piece]:
         """What is certain now that `text` follows. Mutates."""
         self._unread += text
@@ -76,6 +85,7 @@ class Scanner:
             if found is None or undecided <= found[0]:
                 pieces += self._passed(self._unread[:undecided])
                 self._unread = self._unread[undecided:]
+                self._read_len += undecided
                 return pieces
             pieces += self._cross(*found)
         self._unread = ""
@@ -123,6 +133,7 @@ class Scanner:
         """Goes behind `tag` into the next state."""
         yield from self._passed(self._unread[:place])
         self._unread = self._unread[place + len(tag) :]
+        self._read_len += place + len(tag)
         if self._state == "tool":
             is_own_end = (tag, following) in self._table["tool"]
             is_called = yield from self._close_call(tag if is_own_end else "")
@@ -130,6 +141,7 @@ class Scanner:
                 following = "reasoning"  # the thought only spoke of calls
         elif following == "tool":
             self._call_tag, self._called_from = tag, self._state or "normal"
+            self._call_start = self._read_len - len(tag)
         elif following == "reasoning":
             yield Thought("")
         self._state = following
@@ -138,10 +150,9 @@ class Scanner:
         """Text without tags; a model's own states may hold text that is nobody's."""
         if self._state == "tool":
             self._call.append(text)
-        elif text and self._state == "normal":
-            yield Said(text)
-        elif text and self._state == "reasoning":
-            yield Thought(text)
+        elif text and self._state in ("normal", "reasoning"):
+            self.spans.append((self._state, self._read_len, self._read_len + len(text)))
+            yield Said(text) if self._state == "normal" else Thought(text)
 
     def _close_call(self, end_tag: str) -> Generator[Piece, None, bool]:
         """Returns whether it was a call."""
@@ -153,7 +164,15 @@ class Scanner:
             # The tag may have been spoken of before it was meant.
             passed, _, last = text.rpartition(tag)
             calls = _read_calls(self._tokenizer, last, self._tools) if passed else []
-            yield kind(tag + (passed if calls else text + end_tag))
+            unread = tag + (passed if calls else text + end_tag)
+            self.spans.append(
+                (
+                    "normal" if kind is Said else "reasoning",
+                    self._call_start,
+                    self._call_start + len(unread),
+                )
+            )
+            yield kind(unread)
         for call in calls:
             yield Called(self._num_calls, call)
             self._num_calls += 1

@@ -95,6 +95,7 @@ class AskedChat(Asked):
     tools: list[dict[str, Any]] | None = None  # in OpenAI's form, which chat templates read
     tool_choice: ToolChoice = ToolChoice()
     thinking: ThinkingAsked = ThinkingAsked()
+    has_thought_logprobs: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # go before `thinking`
 
     @property

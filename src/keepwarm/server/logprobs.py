@@ -7,8 +7,72 @@ from functools import cache
 from typing import Any
 
 from keepwarm.events import Delta
+from keepwarm.prompt.tags import Scanner
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class SortedTokens:
+    """The tokens of a chat's reply as they come in, sorted into those of its content and those of
+    its thought. Tags, calls and line breaks that are left to the template are neither."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self._scanner = scanner
+        self._read_len = 0
+        self._undecided: list[tuple[Delta, int, int]] = []  # with start and end in the reply
+        self._num_spans = 0  # that no coming token lies in
+        self._breaks: list[Delta] = []  # may be left to the template
+        self._has_content = False
+
+    def push(self, token: Delta, content: str) -> list[tuple[str, Delta]]:
+        """Those that are certain now, each with "normal" or "reasoning". `content` is all that was
+        shown until now. Mutates."""
+        start, self._read_len = self._read_len, self._read_len + len(token.text)
+        self._undecided.append((token, start, self._read_len))
+        self._scanner.push(token.text)
+        return self._sorted(content, self._scanner.decided_len)
+
+    def end(self, finish_reason: str, content: str) -> list[tuple[str, Delta]]:
+        """The rest, once. Mutates."""
+        self._scanner.end(finish_reason)
+        told = self._sorted(content, self._read_len)
+        breaks = self._breaks if content.endswith("\n") else []
+        return [*told, *(("normal", token) for token in breaks)]
+
+    def _sorted(self, content: str, decided_len: int) -> list[tuple[str, Delta]]:
+        told: list[tuple[str, Delta]] = []
+        waiting: list[tuple[Delta, int]] = []  # of half a character each
+        for place, (token, start, end) in enumerate(self._undecided):
+            if end > decided_len:
+                self._undecided = self._undecided[place - len(waiting) :]
+                return told
+            waiting.append((token, start))
+            if start == end:
+                continue
+            kind = self._kind(start, end)
+            for each, _ in waiting:
+                told += self._placed(kind, each, content)
+            waiting = []
+        self._undecided = self._undecided[len(self._undecided) - len(waiting) :]
+        return told
+
+    def _kind(self, start: int, end: int) -> str | None:
+        spans = self._scanner.spans
+        while self._num_spans < len(spans) and spans[self._num_spans][2] <= start:
+            self._num_spans += 1
+        later = spans[self._num_spans :]
+        return next((kind for kind, first, last in later if first < end and last > start), None)
+
+    def _placed(self, kind: str | None, token: Delta, content: str) -> list[tuple[str, Delta]]:
+        if kind == "normal" and token.text and not token.text.strip("\n"):
+            self._breaks.append(token)
+            return []
+        if kind != "normal":
+            return [] if kind is None else [(kind, token)]
+        is_kept = self._has_content or content.startswith("\n")
+        breaks, self._breaks = (self._breaks if is_kept else []), []
+        self._has_content = True
+        return [("normal", each) for each in [*breaks, token]]
 
 
 def chat_entry(tokenizer: Any, delta: Delta, num_top: int) -> dict[str, Any]:

@@ -207,6 +207,7 @@ class ChatRequest(Conversation, Common):
 
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
+    reasoning_logprobs: bool | None = None  # ours: those of the thought, too
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     response_format: ResponseFormat | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,11 @@ from starlette.responses import JSONResponse
 
 from keepwarm.events import Delta
 from keepwarm.prompt.reply import Called, Piece, Reply, Said, Thought
+from keepwarm.prompt.scan import scanner_of
 from keepwarm.server.asked import AskedChat, ToolChoice
 from keepwarm.server.exchange import Ended, Exchange, Quiet, Spoken
-from keepwarm.server.logprobs import chat_entry
+from keepwarm.server.intake import ChatPlan
+from keepwarm.server.logprobs import SortedTokens, chat_entry
 from keepwarm.server.protocols.openai_form import OpenAIWriter, format_grammar
 from keepwarm.server.schema import ChatRequest, Conversation, NamedTool
 from keepwarm.server.stream import DONE, comment, data
@@ -30,6 +32,7 @@ def read_chat(body: ChatRequest, namespace: str) -> AskedChat:
         stop=body.stop,
         grammar=format_grammar(body.response_format),
         num_logprobs=body.num_logprobs,
+        has_thought_logprobs=bool(body.reasoning_logprobs),
         ignore_eos=bool(body.ignore_eos),
         tool_choice=_tool_choice(body),
     )
@@ -62,9 +65,12 @@ class ChatWriter(OpenAIWriter):
 
     def __init__(self, exchange: Exchange, *, includes_usage: bool) -> None:
         super().__init__(exchange, includes_usage=includes_usage)
-        num_choices = exchange.plan.asked.num_choices
-        self._logprobs: list[list[dict[str, Any]]] = [[] for _ in range(num_choices)]
+        asked = exchange.plan.asked
+        assert isinstance(exchange.plan, ChatPlan) and isinstance(asked, AskedChat)
         self._begun: set[int] = set()
+        self._logprobs: list[_Logprobs] | None = None
+        if asked.num_logprobs is not None:
+            self._logprobs = [_Logprobs(exchange, exchange.plan) for _ in exchange.plan.requests]
 
     async def events(self) -> AsyncIterator[bytes]:
         async for heard in self.exchange.stream():
@@ -72,10 +78,13 @@ class ChatWriter(OpenAIWriter):
                 case Quiet(progress):
                     yield comment(progress or "keep-alive")
                 case Spoken(index, pieces, token):
-                    self._note_logprob(index, token)
+                    if self._logprobs is not None:
+                        self._logprobs[index].note(pieces, token)
                     for delta in self._deltas(index, pieces):
                         yield self._chunk(index, delta)
                 case Ended(index, reply, result):
+                    if self._logprobs is not None:
+                        self._logprobs[index].end(reply, result.finish_reason)
                     for delta in self._deltas(index, []):
                         yield self._chunk(index, delta)
                     finish = _finish_reason(reply, result.finish_reason)
@@ -89,8 +98,10 @@ class ChatWriter(OpenAIWriter):
         return self.whole_of([self._choice(ended) for ended in await self.exchange.whole()])
 
     def _choice(self, ended: Ended) -> dict[str, Any]:
-        for token in ended.tokens:
-            self._note_logprob(ended.index, token)
+        if self._logprobs is not None:
+            for token in ended.tokens:
+                self._logprobs[ended.index].note([Said(ended.reply.content)], token)
+            self._logprobs[ended.index].end(ended.reply, ended.result.finish_reason)
         return {
             "index": ended.index,
             "message": ended.reply.as_message(),
@@ -117,17 +128,49 @@ class ChatWriter(OpenAIWriter):
             deltas.insert(0, {"role": "assistant", "content": ""})
         return deltas
 
-    def _note_logprob(self, index: int, token: Delta | None) -> None:
-        num_top = self.exchange.plan.asked.num_logprobs
-        if num_top is not None and token is not None and token.logprob is not None:
-            self._logprobs[index].append(chat_entry(self.exchange.tokenizer, token, num_top))
-
     def _taken_logprobs(self, index: int) -> dict[str, Any] | None:
         """What came since it was last asked for. Mutates."""
-        if self.exchange.plan.asked.num_logprobs is None:
-            return None
-        taken, self._logprobs[index] = self._logprobs[index], []
-        return {"content": taken, "refusal": None}
+        return None if self._logprobs is None else self._logprobs[index].take()
+
+
+class _Logprobs:
+    """Those of one choice: of its content, and of its thought where that is asked for."""
+
+    def __init__(self, exchange: Exchange, plan: ChatPlan) -> None:
+        assert isinstance(plan.asked, AskedChat)
+        self._tokenizer = exchange.tokenizer
+        self._num_top = plan.asked.num_logprobs or 0
+        self._tokens = SortedTokens(scanner_of(plan.reader, plan.chat.prompt, plan.chat.tools))
+        self._content = ""  # all that was shown
+        self._names = {"normal": "content"}
+        if plan.asked.has_thought_logprobs:
+            self._names["reasoning"] = "reasoning_content"
+        self._entries: dict[str, list[dict[str, Any]]] = self._none()
+
+    def note(self, pieces: Iterable[Piece], token: Delta | None) -> None:
+        """`pieces` were shown with `token`. Mutates."""
+        said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
+        self._content = self._content or said  # how it begins is all that matters
+        if token is not None:
+            self._keep(self._tokens.push(token, self._content))
+
+    def end(self, reply: Reply, finish_reason: str) -> None:
+        """Mutates."""
+        self._keep(self._tokens.end(finish_reason, reply.content))
+
+    def take(self) -> dict[str, Any]:
+        """What came since it was last asked for. Mutates."""
+        taken, self._entries = self._entries, self._none()
+        return {**taken, "refusal": None}
+
+    def _none(self) -> dict[str, list[dict[str, Any]]]:
+        return {name: [] for name in self._names.values()}
+
+    def _keep(self, tokens: Iterable[tuple[str, Delta]]) -> None:
+        for kind, token in tokens:
+            if kind in self._names and token.logprob is not None:
+                entry = chat_entry(self._tokenizer, token, self._num_top)
+                self._entries[self._names[kind]].append(entry)
 
 
 def _delta(piece: Piece) -> dict[str, Any] | None:
