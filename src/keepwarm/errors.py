@@ -29,6 +29,11 @@ class RenderError(BadInput):
 class TooLong(BadInput):
     """The prompt and the reply do not fit the model's context."""
 
+    def __init__(self, message: str, *, prompt_len: int, context_len: int) -> None:
+        super().__init__(message)
+        self.prompt_len = prompt_len
+        self.context_len = context_len
+
 
 class TooLarge(BadInput):
     """The request needs more memory than could ever be free."""

@@ -56,6 +56,7 @@ class Result:
     reason: Reason
     timings: Timings
     source: Source = Source.NONE
+    stop_text: str | None = None  # the stop text that ended it, which is not part of `text`
 
     @property
     def prefilled_tokens(self) -> int:

@@ -43,7 +43,9 @@ class Limits:
         if self.context_len is not None and prompt_len >= self.context_len:
             raise TooLong(
                 f"the prompt has {prompt_len} tokens; the model's context has {self.context_len},"
-                " the reply included"
+                " the reply included",
+                prompt_len=prompt_len,
+                context_len=self.context_len,
             )
         needed = self.room.needed_bytes(prompt_len) if self.room is not None else 0
         if needed > self.memory_bytes:

@@ -38,11 +38,15 @@ class ReplyText:
         self._is_before_content = markup is not None
         self._held = ""
         self.text = ""  # all that was given out
-        self.is_stopped = False  # a stop text was found; it and what follows are cut off
+        self.stop_text: str | None = None  # the one that was found; it and the rest are cut off
 
     def push(self, token: int) -> str:
         """The text that is certain with this token. Mutates."""
         return self._give(self._segment(lambda: self._detokenizer.add_token(token)))
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop_text is not None
 
     def end(self) -> str:
         """What was held back, at the end of the reply. Mutates."""
@@ -74,7 +78,7 @@ class ReplyText:
             stop = _first(self._held, stops)
             tag = _first(self._held, [tag for tag, _ in tags])
             if stop is not None and (tag is None or stop[0] <= tag[0]):
-                self.is_stopped = True
+                self.stop_text = stop[1]
                 given, self._held = given + self._held[: stop[0]], ""
                 break
             if tag is None:

@@ -185,6 +185,7 @@ class Sequence:
             reason=self.reason,
             timings=replace(self.timings),
             source=self.source,
+            stop_text=self.reply.stop_text,
         )
 
     def pause(self, *, drawn: int | None) -> None:

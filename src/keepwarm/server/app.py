@@ -22,6 +22,7 @@ from keepwarm.server.body import first_error
 from keepwarm.server.errors import ApiError, as_api_error
 from keepwarm.server.guard import Guard, guarded_hosts
 from keepwarm.server.metrics import CONTENT_TYPE, Metrics
+from keepwarm.server.protocols.messages import routes as messages
 from keepwarm.server.service import Service
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def create_app(engine: Engine, config: Config) -> FastAPI:
     app.state.config = config
     app.state.service = Service(engine, config, metrics)
     app.include_router(openai.router)
+    app.include_router(messages.router)
     app.include_router(_status)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_error)
@@ -54,6 +56,14 @@ def create_app(engine: Engine, config: Config) -> FastAPI:
         )
     app.openapi = lambda: _document(app, has_keys=bool(keys))  # type: ignore[method-assign]
     return app
+
+
+@_status.head("/", include_in_schema=False)
+@_status.get("/", response_model=replies.Root, responses=replies.problems(*replies.GUARDED))
+async def root(request: Request) -> Response:
+    """What answers here. Clients ask this to see whether a server is there."""
+    service: Service = request.app.state.service
+    return JSONResponse({"server": "keepwarm", "version": _version(), "model": service.model_name})
 
 
 @_status.get("/health", response_model=replies.Health, responses={503: {"model": replies.Health}})

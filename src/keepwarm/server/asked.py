@@ -93,6 +93,8 @@ class AskedChat(Asked):
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None  # in OpenAI's form, which chat templates read
+    # Tools that the messages themselves write: not in front, where they would part the prefix.
+    later_tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: ToolChoice = ToolChoice()
     thinking: ThinkingAsked = ThinkingAsked()
     has_thought_logprobs: bool = False

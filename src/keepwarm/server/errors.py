@@ -22,6 +22,16 @@ _RETRY_AFTER_S = 5
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
 class ErrorDetail(BaseModel):
     """What went wrong, and which field of the request it was."""
 
@@ -49,8 +59,11 @@ class ApiError(HTTPException):
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
+        anthropic_words: str | None = None,
     ) -> None:
+        """`anthropic_words` go before `message` where Anthropic's clients look for their own."""
         super().__init__(status, message, headers)
+        self._anthropic_words = anthropic_words or message
         self.param = param
         self.code = code
 
@@ -65,12 +78,26 @@ class ApiError(HTTPException):
         }
         return {"error": detail}
 
+    def anthropic_body(self, request_id: str | None = None) -> dict[str, Any]:
+        """Anthropic's form."""
+        usual = "api_error" if self.status_code >= 500 else INVALID
+        kind = _ANTHROPIC_KINDS.get(self.status_code, usual)
+        error = {"type": kind, "message": self._anthropic_words}
+        return {"type": "error", "error": error, "request_id": request_id}
+
     def answer(self, scope: Scope) -> JSONResponse:
         """The answer to a request, with a line in the log: whoever wonders looks there."""
         request_id = scope.get("state", {}).get("request_id", "")
         where = f"{scope['method']} {scope['path']}"
         log.info("%s: %d %s [%s]", where, self.status_code, self.detail, request_id)
-        return JSONResponse(self.body(), self.status_code, headers=dict(self.headers or {}))
+        body = self.anthropic_body(request_id) if speaks_anthropic(scope) else self.body()
+        return JSONResponse(body, self.status_code, headers=dict(self.headers or {}))
+
+
+def speaks_anthropic(scope: Scope) -> bool:
+    """Whether a request came by Anthropic's API: its clients name the version of it."""
+    is_its_route = scope["path"].removeprefix("/v1").startswith("/messages")
+    return is_its_route or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def refused(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -85,7 +112,14 @@ def as_api_error(error: Exception, param: str | None = None) -> ApiError:
         case ApiError():
             return error
         case TooLong():
-            return ApiError(400, str(error), param=param, code="context_length_exceeded")
+            lengths = f"{error.prompt_len} tokens > {error.context_len} maximum"
+            return ApiError(
+                400,
+                str(error),
+                param=param,
+                code="context_length_exceeded",
+                anthropic_words=f"prompt is too long: {lengths}",
+            )
         case TooLarge():
             return ApiError(413, str(error), param=param, code="too_large")
         case RenderError():

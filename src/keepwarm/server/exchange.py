@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from keepwarm.events import Delta, Done, Result
+from keepwarm.events import Delta, Done, Reading, Result
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import as_sent_back, follow_up
 from keepwarm.prompt.parse import Reply, parse_reply
@@ -28,6 +28,14 @@ from keepwarm.server.intake import ChatPlan, Plan
 from keepwarm.server.service import Service
 
 log = logging.getLogger("keepwarm.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The prompt of a choice is being read."""
+
+    index: int
+    cached_tokens: int  # a guess until the end: more may be found when it had to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class Ended:
     tokens: list[Delta]  # where log probabilities were asked for and nothing was streamed
 
 
-Heard = Quiet | Spoken | Ended
+Heard = Began | Quiet | Spoken | Ended
 
 
 class Exchange:
@@ -94,16 +102,26 @@ class Exchange:
         """Of the replies that have ended."""
         return Account(self._generation.results, self.plan.asked.num_choices)
 
+    def report(self) -> dict[str, Any]:
+        """What the cache did, and what was left out of the request."""
+        notes = list(self.plan.notes)
+        return self.account().keepwarm() | ({"notes": notes} if notes else {})
+
     async def stream(self) -> AsyncIterator[Heard]:
         """Raises what made a sequence fail."""
         readers = [await self._reader() for _ in self.plan.requests]
+        begun: set[int] = set()
         async for heard in self._generation.events(self._service.metrics):
             if heard is None:
                 yield Quiet(self._generation.progress)
                 continue
             index, event = heard
             reader = readers[index]
-            if isinstance(event, Delta):
+            if isinstance(event, Reading):
+                if index not in begun:
+                    begun.add(index)
+                    yield Began(index, event.cached_tokens)
+            elif isinstance(event, Delta):
                 self._generation.progress = ""
                 yield Spoken(index, reader.push(event.text), event)
             elif isinstance(event, Done) and event.result is not None:
@@ -195,8 +213,8 @@ class ChatExchange(Exchange):
         return await self._service.in_thread(read)
 
     def _about(self) -> dict[str, Any]:
-        chat = self._plan.chat
-        return {"tools": chat.tools, "template_kwargs": chat.template_kwargs}
+        chat, later = self._plan.chat, self._plan.asked.later_tools
+        return {"tools": [*(chat.tools or ()), *later], "template_kwargs": chat.template_kwargs}
 
     async def _end_turn(self, index: int, reply: Reply, result: Result) -> None:
         """Tells the engine how the conversation goes on, before the client can."""
@@ -214,7 +232,8 @@ class ChatExchange(Exchange):
         messages, tokenizer = self._plan.chat.messages, self._service.engine.tokenizer
         said = as_sent_back(tokenizer, messages, reply.as_message())
         namespace = self._plan.asked.namespace
-        return follow_up(tokenizer, messages, said, namespace=namespace, **self._about())
+        about = {**self._about(), "tools": self._plan.chat.tools}  # as they are written in front
+        return follow_up(tokenizer, messages, said, namespace=namespace, **about)
 
     def _count_reasoning(self, reply: Reply, result: Result) -> None:
         if reply.reasoning is None:

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keepwarm.server.auth import Keys
-from keepwarm.server.errors import ApiError, as_api_error
+from keepwarm.server.errors import ApiError, as_api_error, speaks_anthropic
 from keepwarm.server.metrics import Metrics
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -46,7 +46,10 @@ class Guard:
             if message["type"] == "http.response.start":
                 is_begun = True
                 self._metrics.count_answer(scope, message["status"])
-                MutableHeaders(scope=message)["x-request-id"] = state["request_id"]
+                told = MutableHeaders(scope=message)
+                told["x-request-id"] = state["request_id"]
+                if speaks_anthropic(scope):
+                    told["request-id"] = state["request_id"]
             await send(message)
 
         headers = Headers(scope=scope)

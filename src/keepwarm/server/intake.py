@@ -51,6 +51,7 @@ class RenderedChat:
 class ChatPlan(Plan):
     """A chat, ready for the engine, with what its replies are read by."""
 
+    asked: AskedChat
     chat: RenderedChat
     reader: Any  # the tokenizer whose tags replies are cut at
 
@@ -75,7 +76,8 @@ def plan_chat(service: Service, asked: AskedChat) -> ChatPlan:
     engine = service.engine
     chat = rendered_chat(service, asked)
     grammar = chat_grammar(engine.guides, engine.tokenizer, asked, chat.prompt)
-    can_call = chat.tools is not None and asked.tool_choice.mode != "none"
+    has_tools = bool(chat.tools or asked.later_tools)
+    can_call = has_tools and asked.tool_choice.mode != "none"
     reader = engine.tokenizer if can_call else service.text_reader()
     requests = _Shared(engine, service.config, asked).requests(chat.prompt, grammar)
     markup = markup_of(reader, chat.prompt)

@@ -29,6 +29,7 @@ class CacheReport(BaseModel):
     reason: str
     source: str
     timings_ms: TimingsMs
+    notes: list[str] | None = None  # what was left out of the request
 
 
 class PromptDetails(BaseModel):
@@ -136,6 +137,14 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class Root(BaseModel):
+    """What answers."""
+
+    server: str
+    version: str
+    model: str
+
+
 class Health(BaseModel):
     """Whether the process lives, and whether it takes requests."""
 
@@ -160,7 +169,7 @@ class Tokenized(BaseModel):
     boundaries: list[BoundaryMark]
 
 
-_WORDS = {
+WORDS = {
     400: "The request cannot be meant so; `param` names the field.",
     401: "An API key is needed.",
     403: "The server does not answer to this Host.",
@@ -176,7 +185,7 @@ _WORDS = {
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may end with these."""
-    return {status: {"model": ErrorBody, "description": _WORDS[status]} for status in statuses}
+    return {status: {"model": ErrorBody, "description": WORDS[status]} for status in statuses}
 
 
 GUARDED = (401, 403)

@@ -55,7 +55,9 @@ def answer_grammar(guides: Guides, asked: Asked) -> Grammar | None:
 def _called_functions(asked: AskedChat) -> list[Function]:
     """The tools that the reply may call. Raises ApiError where there is none to call."""
     choice = asked.tool_choice
-    functions: list[Function] = [tool["function"] for tool in asked.tools or ()]
+    functions: list[Function] = [
+        tool["function"] for tool in (*(asked.tools or ()), *asked.later_tools)
+    ]
     if choice.mode == "none":
         return []
     if choice.names:

@@ -57,7 +57,7 @@ class OpenAIWriter(Writer):
         """What it cost, in OpenAI's words and in ours."""
         account = self.exchange.account()
         usage = account.usage(self.exchange.reasoning_tokens)
-        return {"usage": usage, "keepwarm": account.keepwarm()}
+        return {"usage": usage, "keepwarm": self.exchange.report()}
 
     def whole_of(self, choices: list[dict[str, Any]]) -> JSONResponse:
         answer = self.head(self.object_name) | {"choices": choices} | self.cost()
@@ -68,4 +68,4 @@ class OpenAIWriter(Writer):
         """For the last chunk of the last choice, unless the cost comes in one of its own."""
         if self.includes_usage or not self.exchange.is_over:
             return {}
-        return {"keepwarm": self.exchange.account().keepwarm()}
+        return {"keepwarm": self.exchange.report()}

@@ -3,10 +3,12 @@ stream or as a whole. Event loop only."""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import ClassVar
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +19,13 @@ from keepwarm.server.exchange import ChatExchange, Exchange
 from keepwarm.server.intake import ChatPlan, plan_of
 from keepwarm.server.service import Service
 from keepwarm.server.stream import EventStream, while_connected
+
+log = logging.getLogger("keepwarm.server")
+
+# What was left out of a request, as a header.
+NOTES_HEADER = "x-keepwarm-notes"
+# All that a header may hold but for "%".
+_PLAIN = "".join(chr(i) for i in range(0x20, 0x7F) if chr(i) != "%")
 
 
 class Writer(ABC):
@@ -59,5 +68,11 @@ async def answer(request: Request, asked: Asked, write: Callable[[Exchange], Wri
     else:
         writer = write(Exchange(service, plan, generation))
     if asked.streams:
-        return EventStream(generation, writer.guarded())
-    return await while_connected(request.receive, generation, writer.whole)
+        response: Response = EventStream(generation, writer.guarded())
+    else:
+        response = await while_connected(request.receive, generation, writer.whole)
+    if plan.notes:
+        words = "; ".join(plan.notes)
+        log.info("%s: %s", writer.route, words)
+        response.headers[NOTES_HEADER] = quote(words, safe=_PLAIN)
+    return response

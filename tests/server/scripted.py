@@ -1,0 +1,47 @@
+"""Replies that a test writes, from a model that computes as always: its choice of each token is
+overruled, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mlx.core as mx
+
+from keepwarm.engine.engine import Engine, OnEvent, Ticket
+from keepwarm.engine.request import Request
+
+_CERTAIN = 1e9  # a logit above all others
+
+Write = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class Forced:
+    """The tokens of one reply, whatever the logits say. A processor of logits."""
+
+    tokens: list[int]
+    prompt_len: int
+
+    def __call__(self, history: mx.array, logits: mx.array) -> mx.array:
+        at = min(history.size - self.prompt_len, len(self.tokens) - 1)
+        return mx.where(mx.arange(logits.shape[-1]) == self.tokens[at], _CERTAIN, logits)
+
+
+def follow(engine: Engine, write: Write) -> None:
+    """From now on `engine` replies what `write` gives for the text of a prompt; None leaves a
+    reply to the model."""
+    submit = engine.submit
+
+    def scripted(request: Request, on_event: OnEvent) -> Ticket:
+        tokenizer: Any = engine.tokenizer
+        text = write(tokenizer.decode(request.prompt.tokens.tolist()))
+        if text is None:
+            return submit(request, on_event)
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        forced = Forced([*tokens, min(tokenizer.eos_token_ids)], len(request.prompt))
+        sampling = replace(request.sampling, processors=(forced,))
+        return submit(replace(request, sampling=sampling), on_event)
+
+    engine.submit = scripted  # type: ignore[method-assign]
