@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,12 +167,12 @@ def _as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
 
 
 def _as_boundaries(boundaries: Iterable[Boundary], prompt_len: int) -> tuple[Boundary, ...]:
-    boundaries = list(boundaries)
-    for boundary in boundaries:
+    given: list[Any] = list(boundaries)
+    for boundary in given:
         if not isinstance(boundary, Boundary) or not isinstance(boundary.position, _INTEGERS):
             raise BadInput(f"a boundary is Boundary(position, kind), not {boundary!r}")
     try:
-        ordered = tuple(sorted({Boundary(b.position, BoundaryKind(b.kind)) for b in boundaries}))
+        ordered = tuple(sorted({Boundary(b.position, BoundaryKind(b.kind)) for b in given}))
     except ValueError as error:
         raise BadInput(f"no boundary is of this kind: {error}") from error
     for boundary in ordered:
