@@ -56,7 +56,7 @@ def test_scripts_get_bytes_and_reasons(home: Path, capsys: pytest.CaptureFixture
     assert models["small"]["context_len"] == models["small"]["fits_len"] == 4096
     assert models["small"]["token_bytes"] == 4 * 2 * 2 * 32 * 4
     assert not models["openai/whisper"]["is_usable"]
-    assert "Model type whisper not supported" in str(models["openai/whisper"]["reason"])
+    assert "does not know models of type" in str(models["openai/whisper"]["reason"])
     assert models["a/b"]["reason"] == "there is no tokenizer (tokenizer.json)"
 
 

@@ -23,6 +23,7 @@ from keepwarm.cli.main import main
 from keepwarm.config import Config, Percent, read_config
 from keepwarm.model import names
 from tests.compat.serving import save_small_model
+from tests.model.test_places import put_model
 from tests.server.serving import listening
 
 
@@ -208,7 +209,8 @@ def test_port_that_is_taken_is_one_line(capsys: Any, folder: Path) -> None:
 
 
 def test_model_that_cannot_be_loaded_is_one_line(capsys: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "nobody-knows"}')
+    put_model(tmp_path / "model", config='{"model_type": "nobody-knows"}')
+    tmp_path /= "model"
     assert "cannot load" in told(capsys, "serve", str(tmp_path), "--port", "0")
 
 

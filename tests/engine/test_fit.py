@@ -86,7 +86,9 @@ def test_context_of_the_model_is_the_end() -> None:
 
 def test_type_that_mlx_lm_does_not_know_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "whisper"}')
-    with pytest.raises(BadInput, match=r"mlx-lm 0\.\d+\.\d+: Model type whisper not supported"):
+    with pytest.raises(
+        BadInput, match=r"mlx-lm 0\.\d+\.\d+ does not know models of type 'whisper'"
+    ):
         fit_of(tmp_path)
 
 

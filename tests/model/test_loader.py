@@ -27,6 +27,7 @@ from keepwarm.prompt.boundaries import Prompt
 from keepwarm.session import Session
 from tests.architectures.zoo import ARCHITECTURES
 from tests.compat.serving import save_small_model
+from tests.model.test_places import put_model
 
 
 @pytest.fixture(scope="module")
@@ -155,15 +156,15 @@ def test_missing_adapter_and_template_are_told_at_once(folder: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "nobody-knows"}')
-    load = model_loader(str(tmp_path))
+    folder = put_model(tmp_path / "model", config='{"model_type": "nobody-knows"}')
+    load = model_loader(str(folder))
     with pytest.raises(BadInput, match="cannot load") as refusal:
         load()
     assert "\n" not in str(refusal.value)
 
 
 def test_repository_that_cannot_be_reached_is_told_in_one_line() -> None:
-    with pytest.raises(BadInput, match="cannot load nobody/nothing") as refusal:
+    with pytest.raises(BadInput, match="nobody/nothing is not on this disk") as refusal:
         model_loader("nobody/nothing")()
     assert "\n" not in str(refusal.value)
 

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 from keepwarm.errors import BadInput
-from keepwarm.model import places
+from keepwarm.model import names, places
 from keepwarm.model.places import GGUF, find, local_models, nearest
 
 
@@ -23,10 +23,10 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put_model(folder: Path, num_bytes: int = 10) -> Path:
+def put_model(folder: Path, num_bytes: int = 10, config: str = '{"model_type": "llama"}') -> Path:
     """What a model looks like from outside."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text(config)
     (folder / "tokenizer.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(bytes(num_bytes))
     return folder
@@ -154,3 +154,39 @@ def test_unreadable_folders_and_lists_are_passed_over(home: Path) -> None:
     (home / ".omlx").write_text("no folder")
     assert local_models() == []
     assert places.why_not(home / "missing") == "there is no config.json"
+
+
+def test_names_of_models_here_need_no_download(home: Path) -> None:
+    folder = put_model(home / ".lmstudio/models/owner/small")
+    for name in ("owner/small", "small", "Owner/SMALL"):
+        assert names.source_of(name) == str(folder)
+        assert names.full_name(name) == "owner/small"
+    assert names.source_of("owner/other") == "owner/other"
+
+
+def test_name_that_is_not_here_and_no_repository_is_told_with_the_nearest(home: Path) -> None:
+    put_model(home / ".lmstudio/models/owner/Qwen3-0.6B-4bit")
+    with pytest.raises(BadInput, match=r"no model 'Qwen3-0.6B-4bt'.*mean owner/Qwen3-0.6B-4bit\?"):
+        names.source_of("Qwen3-0.6B-4bt")
+
+
+def test_gguf_is_told_what_is_served_instead(home: Path) -> None:
+    folder = home / ".lmstudio/models/owner/model-GGUF"
+    folder.mkdir(parents=True)
+    (folder / "model-Q4.gguf").write_bytes(b"")
+    for name in ("owner/model-GGUF", "model-Q4.gguf", str(folder / "model-Q4.gguf")):
+        with pytest.raises(BadInput, match="GGUF; keepwarm serves MLX weights"):
+            names.source_of(name)
+
+
+def test_broken_model_of_another_program_is_told_and_one_of_the_hub_is_downloaded_on(
+    home: Path,
+) -> None:
+    (put_model(home / ".lmstudio/models/a/b") / "model.safetensors").unlink()
+    (put_model(home / ".lmstudio/models/a/c") / "tokenizer.json").unlink()
+    (put_cached(home, "d/e") / "tokenizer.json").unlink()
+    with pytest.raises(
+        BadInput, match=r"a/c, which LM Studio has here, cannot be served: .*tokenizer"
+    ):
+        names.source_of("a/c")
+    assert names.source_of("d/e") == "d/e"

@@ -10,12 +10,15 @@ from keepwarm.config import Config, Percent
 from keepwarm.engine.engine import Engine
 from keepwarm.machine import free_bytes
 from keepwarm.model.caches import cache_maker
+from keepwarm.model.hub import Transfer
 from keepwarm.model.loader import Load, model_loader
 
 
-def make_engine(config: Config, load: Load | None = None) -> Engine:
-    """An engine for the model, not started yet; with `load`, for what that gives. Raises BadInput
-    for what cannot be there."""
+def make_engine(
+    config: Config, load: Load | None = None, *, transfer: Transfer | None = None
+) -> Engine:
+    """An engine for the model, not started yet; with `load`, for what that gives. How far
+    a download is stands in `transfer`. Raises BadInput for what cannot be there."""
     load = load or model_loader(
         config.model,
         adapter_path=config.adapter_path,
@@ -23,6 +26,7 @@ def make_engine(config: Config, load: Load | None = None) -> Engine:
         chat_template=config.chat_template,
         dtype=config.dtype,
         kernels=config.kernels,
+        transfer=transfer,
     )
     placement = Placement(min_span=config.min_span, prefill_step=config.prefill_step)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from keepwarm.cli import bench, models, serve
+from keepwarm.cli import bench, models, pull, serve
 from keepwarm.cli.chat import command as chat
 from keepwarm.errors import KeepwarmError
 
@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     serve.add_to(commands)
     chat.add_to(commands)
     models.add_to(commands)
+    pull.add_to(commands)
     bench.add_to(commands)
     args, unknown = parser.parse_known_args(argv)
     args.argv = list(sys.argv[1:] if argv is None else argv)

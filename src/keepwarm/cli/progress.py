@@ -14,28 +14,34 @@ from keepwarm.config import Config
 from keepwarm.engine.request import Sampling
 from keepwarm.engine.status import Status
 from keepwarm.model.defaults import sampling_words
+from keepwarm.model.hub import Transfer
 from keepwarm.model.names import shown_name, weights_bytes
 from keepwarm.server.guard import is_loopback
 
 
 @contextmanager
-def loading_bar(name: str) -> Iterator[Callable[[], None]]:
+def loading_bar(name: str, transfer: Transfer) -> Iterator[Callable[[], None]]:
     """A bar on the terminal; the function it gives moves it. How much of the weights has arrived
     is read from mlx's own count of its memory."""
     import mlx.core as mx
 
-    total = weights_bytes(name)
-    columns = [TextColumn("loading {task.description}"), BarColumn(), TimeElapsedColumn()]
-    if total is not None:
-        columns.insert(2, DownloadColumn())
+    total: int | None = None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     is_seen = console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
-        task = progress.add_task(shown_name(name), total=total)
+        task = progress.add_task(f"loading {shown_name(name)}", total=None)
 
         def update() -> None:
-            if total is not None:
-                progress.update(task, completed=min(total, mx.get_active_memory()))
+            nonlocal total
+            size: int | None
+            if transfer.is_running:
+                words, done, size = f"downloading {name}", transfer.done_bytes, transfer.total_bytes
+            else:
+                total = size = total or weights_bytes(name)
+                words, done = f"loading {shown_name(name)}", mx.get_active_memory()
+            if size is not None:
+                progress.update(task, description=words, completed=min(done, size), total=size)
 
         yield update
 

@@ -7,6 +7,7 @@ import argparse
 import logging
 from typing import Any
 
+from keepwarm.cli.choice import chosen
 from keepwarm.cli.flags import add_flags, config_of
 from keepwarm.cli.listen import listen
 
@@ -40,13 +41,17 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop. Returns the exit status; raises BadInput."""
-    config = config_of(args)
+    config = chosen(config_of(args))
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each file of a download
+    for name in ("httpx", "httpx2"):  # a line for each file of a download
+        logging.getLogger(name).setLevel(logging.WARNING)
     with listen(config.host, config.port) as listener:
         from keepwarm.cli.engine import make_engine
         from keepwarm.cli.server import Server
+        from keepwarm.model.hub import Transfer
 
-        return Server(make_engine(config), config, listener).serve_until_stopped()
+        transfer = Transfer()
+        engine = make_engine(config, transfer=transfer)
+        return Server(engine, config, listener, transfer).serve_until_stopped()

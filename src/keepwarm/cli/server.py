@@ -18,6 +18,7 @@ from keepwarm.cli.listen import BACKLOG
 from keepwarm.cli.progress import loading_bar, ready_words
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
+from keepwarm.model.hub import Transfer
 from keepwarm.server.app import create_app
 
 # For answers that are on their way when the engine has given up the last request.
@@ -28,10 +29,13 @@ class Server(uvicorn.Server):
     """uvicorn with an engine beside it: the first signal lets running requests end, the second
     one ends the process."""
 
-    def __init__(self, engine: Engine, config: Config, listener: socket.socket) -> None:
+    def __init__(
+        self, engine: Engine, config: Config, listener: socket.socket, transfer: Transfer
+    ) -> None:
         self._engine = engine
         self._settings = config
         self._listener = listener
+        self._transfer = transfer
         self._failure: BaseException | None = None
         self._is_loaded = False
         self._num_signals = 0
@@ -59,6 +63,7 @@ class Server(uvicorn.Server):
         loading.join()
         if not self._is_loaded and self._failure is None:
             # Nothing runs that could end well, and reading weights cannot be told to stop.
+            self._transfer.abandon()
             os._exit(128 + signal.SIGINT)
         self._engine.stop(0.0)
         if self._failure is not None:
@@ -79,7 +84,7 @@ class Server(uvicorn.Server):
 
     def _load(self) -> None:
         try:
-            with loading_bar(self._settings.model) as update:
+            with loading_bar(self._settings.model, self._transfer) as update:
                 while not self._engine.wait_ready(0.1):
                     if self.should_exit:
                         return

@@ -15,13 +15,13 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import _get_classes, load_config
+from mlx_lm.utils import load_config
 
 from keepwarm.cache.budget import SHARE
 from keepwarm.engine.limits import context_len_of
 from keepwarm.engine.memory import Footprint
 from keepwarm.errors import BadInput, CacheFault
-from keepwarm.model.loader import cast, wanted_dtype
+from keepwarm.model.loader import cast, model_classes, wanted_dtype
 from keepwarm.state.registry import Layout
 
 _DTYPES = {"BF16": mx.bfloat16, "F16": mx.float16, "F32": mx.float32}
@@ -73,13 +73,12 @@ def _empty_model(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The model without its weights, in the type that they are saved in; and its config."""
     try:
         config = load_config(folder)
-        if config.get("model_file") is not None:
-            raise ValueError("it comes with code of its own, see --trust-remote-code")
-        model_class, args_class = _get_classes(config)
+        model_class, args_class = model_classes(config)
         model = model_class(args_class.from_dict(config))
+    except BadInput:
+        raise
     except Exception as error:
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise BadInput(f"mlx-lm {version('mlx-lm')}: {kind}{_first_line(error)}") from error
+        raise BadInput(f"config.json: {type(error).__name__}: {_first_line(error)}") from error
     cast(model, saved_dtype(folder))
     return model, config
 

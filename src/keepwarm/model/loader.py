@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,17 @@ import mlx.core as mx
 import mlx_lm
 from huggingface_hub import try_to_load_from_cache
 from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_lm.utils import _get_classes
 from transformers import PretrainedConfig
 
 from keepwarm.engine.request import Sampling
 from keepwarm.errors import BadInput
 from keepwarm.machine import free_bytes
-from keepwarm.model import speedups
+from keepwarm.model import hub, speedups
 from keepwarm.model.defaults import FILE, give_sampling, read_sampling
+from keepwarm.model.hub import Transfer
 from keepwarm.model.names import BUILT_IN, DTYPES, source_of
+from keepwarm.model.places import why_not
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +55,9 @@ def load(
     if name == BUILT_IN:
         # By the type of the model transformers would take Qwen's own way of splitting words.
         tokenizer_config.setdefault("config", PretrainedConfig())
+    source = source_of(name) if revision is None else name
     model, *rest = mlx_lm.load(
-        source_of(name),
+        source,
         tokenizer_config=tokenizer_config,
         model_config=model_config,
         adapter_path=adapter_path,
@@ -62,7 +67,7 @@ def load(
         trust_remote_code=trust_remote_code,
     )
     model = prepared(model, dtype, kernels)
-    give_sampling(model, _sampling_of(source_of(name), revision))
+    give_sampling(model, _sampling_of(source, revision))
     if not lazy:
         mx.eval(model.parameters())
     return (model, *rest)
@@ -99,14 +104,15 @@ def model_loader(
     chat_template: str | None = None,
     dtype: str = "auto",
     kernels: str | None = None,
+    transfer: Transfer | None = None,
 ) -> Load:
     """A function that loads the model `name`: a folder, a repository that is downloaded, or the
-    built-in model.
+    built-in model. How far a download is stands in `transfer`.
 
     Raises BadInput at once where something named cannot be there; the function it gives raises
     BadInput for what turns out not to be a model.
     """
-    _check_folder(source_of(name), "model")
+    _check_folder(name, Path(source_of(name)))
     if adapter_path is not None and not Path(adapter_path).is_dir():
         raise BadInput(f"there is no adapter folder {adapter_path}")
     tokenizer_config: dict[str, Any] = {}
@@ -116,6 +122,8 @@ def model_loader(
         tokenizer_config["chat_template"] = _read_template(Path(chat_template))
 
     def load_named() -> tuple[Any, Any]:
+        if not Path(source_of(name)).is_dir():
+            _fetch(name, transfer or Transfer(), runs_code=trust_remote_code)
         try:
             model, tokenizer = load(
                 name,
@@ -126,7 +134,7 @@ def model_loader(
                 kernels=kernels,
             )
         except Exception as error:
-            raise BadInput(f"cannot load {name}: {_why(name, error)}") from error
+            raise BadInput(f"cannot load {name}: {_why(error)}") from error
         return model, tokenizer
 
     return load_named
@@ -167,14 +175,37 @@ def cast(model: Any, wanted: mx.Dtype) -> None:
     model.update(tree_map_with_path(cast_one, model.parameters()))
 
 
-def _check_folder(name: str, what: str) -> None:
-    """A name of a repository is `owner/name` or `name`; anything else can only be a folder."""
-    folder = Path(name).expanduser()
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
-    if not name or (looks_local and not folder.is_dir()):
-        raise BadInput(f"there is no {what} folder {name!r}")
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise BadInput(f"there is no config.json in {name!r}, so it is no model")
+def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
+    """mlx-lm's classes of a model and of its settings. Raises BadInput where it knows none."""
+    release = f"mlx-lm {version('mlx-lm')}"
+    if config.get("model_file") is not None:
+        raise BadInput("it comes with code of its own, which only --trust-remote-code runs")
+    if "model_type" not in config:
+        raise BadInput("config.json does not say what type of model it is (model_type)")
+    try:
+        found: tuple[Any, Any] = _get_classes(config)
+    except ValueError as error:
+        raise BadInput(
+            f"{release} does not know models of type {config['model_type']!r}"
+        ) from error
+    return found
+
+
+def _fetch(name: str, transfer: Transfer, *, runs_code: bool) -> None:
+    """Downloads a model unless it is of a type that cannot be served. Mutates `transfer`."""
+    offer = hub.look_up(name)
+    if not runs_code:
+        try:
+            model_classes(offer.config)
+        except BadInput as error:
+            raise BadInput(f"{name} cannot be served: {error}") from error
+    hub.download(offer, transfer)
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    reason = why_not(folder) if folder.is_dir() else None
+    if reason is not None:
+        raise BadInput(f"{name!r} cannot be served: {reason}")
 
 
 def _read_template(file: Path) -> str:
@@ -184,9 +215,6 @@ def _read_template(file: Path) -> str:
         raise BadInput(f"cannot read the chat template: {error}") from error
 
 
-def _why(name: str, error: Exception) -> str:
+def _why(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    line = lines[0].removeprefix("Got: ") if lines else type(error).__name__
-    if Path(source_of(name)).expanduser().is_dir():
-        return line
-    return f"there is no such folder here, and as a repository: {line}"
+    return lines[0] if lines else type(error).__name__

@@ -13,9 +13,10 @@ from typing import Any
 from keepwarm.errors import BadInput
 
 GGUF = "GGUF; keepwarm serves MLX weights (safetensors)"
+HUGGING_FACE = "Hugging Face"
 # A publisher's folder and the model's: no program nests them deeper.
 _DEPTH = 2
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
+_TOKENIZERS = ("tokenizer*.json", "tokenizer.model", "*.tiktoken", "tiktoken.model", "*vocab*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ def nearest(name: str) -> list[str]:
     spelt = {_last(full).lower(): full for full in names} | {full.lower(): full for full in names}
     close = get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
     return list(dict.fromkeys(spelt[spelling] for spelling in close))
+
+
+def meant(name: str) -> str:
+    """A question to be put behind a message; empty where no model here is spelt like that."""
+    close = nearest(name)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def why_not(folder: Path) -> str | None:
@@ -126,7 +133,7 @@ def _hugging_face() -> Iterator[Local]:
         if kind != "models":
             continue
         models = [
-            _local(name.replace("--", "/"), "Hugging Face", snapshot)
+            _local(name.replace("--", "/"), HUGGING_FACE, snapshot)
             for snapshot in _snapshots(repository)
         ]
         usable = [model for model in models if model.reason is None]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from keepwarm.cli.choice import chosen
 from keepwarm.cli.flags import add_flags, config_of
 from keepwarm.config import Config
 from keepwarm.errors import BadInput
@@ -71,7 +72,7 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Talks until the person leaves, or answers what is piped in. Returns the exit status; raises
     BadInput."""
-    config = config_of(args)
+    config = chosen(config_of(args))
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     is_terminal = _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
     question = "" if is_terminal else _question()
@@ -110,15 +111,18 @@ def _running_engine(config: Config) -> Iterator[Engine]:
     with Console(stderr=True).status("starting"):  # the imports take seconds
         from keepwarm.cli.engine import make_engine
         from keepwarm.cli.progress import loading_bar
+        from keepwarm.model.hub import Transfer
 
-        engine = make_engine(config)
+        transfer = Transfer()
+        engine = make_engine(config, transfer=transfer)
     engine.start()
     try:
-        with loading_bar(config.model) as update:
+        with loading_bar(config.model, transfer) as update:
             while not engine.wait_ready(0.1):
                 update()
     except KeyboardInterrupt:
         # Reading weights cannot be told to stop, and nothing is to be saved.
+        transfer.abandon()
         os._exit(128 + signal.SIGINT)
     try:
         yield engine
