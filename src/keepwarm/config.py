@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def read_bytes(text: str) -> int:
     found = _AMOUNT.fullmatch(text.strip())
     unit = found[2].lower() if found else ""
     if found is None or unit == "i":
-        raise BadInput(f"{text!r} is no amount of memory; write 4GB, 512MB or a number of bytes")
+        raise BadInput(
+            f"{text!r} is not an amount of memory; write 4GB, 512MB or a number of bytes"
+        )
     return int(float(found[1]) * (_UNITS | _BINARY)[unit])
 
 
@@ -60,7 +63,7 @@ def read_budget(text: str) -> int | Percent:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 100:
-        raise BadInput(f"{text!r} is no share of the memory; write a number from 0% to 100%")
+        raise BadInput(f"{text!r} is not a share of memory; write a number from 0% to 100%")
     return Percent(share)
 
 
@@ -68,7 +71,7 @@ def _read_bool(text: str) -> bool:
     known = {"1": True, "true": True, "yes": True, "on": True}
     known |= {"0": False, "false": False, "no": False, "off": False, "": False}
     if text.strip().lower() not in known:
-        raise BadInput(f"{text!r} is neither true nor false")
+        raise BadInput(f"{text!r} is neither true nor false; write one of them")
     return known[text.strip().lower()]
 
 
@@ -76,9 +79,9 @@ def _read_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise BadInput(f"this is not JSON: {error}") from error
+        raise BadInput(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BadInput("a JSON object is needed")
+        raise BadInput('a JSON object is needed, such as {"enable_thinking": false}')
     return value
 
 
@@ -114,154 +117,166 @@ class Config:
     """All settings of a server. Raises BadInput for values that cannot be meant."""
 
     model: str = _setting(
-        BUILT_IN, "model", _MODEL, "a folder, or the name of a repository of models; sprout is the"
-        " small one that is built in", is_positional=True,
+        BUILT_IN, "model", _MODEL, "a folder, or the name of a repository on Hugging Face;"
+        " without it sprout, the small built-in model", is_positional=True,
     )  # fmt: skip
     served_name: str | None = _setting(
-        None, "served-name", _MODEL, "the name that answers give the model", metavar="NAME"
-    )
+        None, "served-name", _MODEL, "the name of the model in answers and in /v1/models",
+        metavar="NAME",
+    )  # fmt: skip
     adapter_path: str | None = _setting(
-        None, "adapter-path", _MODEL, "a folder with a LoRA adapter", metavar="DIR"
-    )
+        None, "adapter-path", _MODEL, "a folder with a LoRA adapter for the model", metavar="DIR",
+    )  # fmt: skip
     trust_remote_code: bool = _setting(
-        False, "trust-remote-code", _MODEL, "run code that comes with the model", read=_read_bool
-    )
+        False, "trust-remote-code", _MODEL, "let the model run the Python code that comes with"
+        " it", read=_read_bool,
+    )  # fmt: skip
     chat_template: str | None = _setting(
-        None, "chat-template", _MODEL, "a Jinja file instead of the model's own", metavar="FILE"
-    )
+        None, "chat-template", _MODEL, "a file with a Jinja template, to use instead of the"
+        " model's own", metavar="FILE",
+    )  # fmt: skip
     chat_template_args: dict[str, Any] | None = _setting(
-        None,
-        "chat-template-args",
-        _MODEL,
-        'arguments for the template, such as {"enable_thinking": false}',
-        read=_read_object,
-        metavar="JSON",
-    )
+        None, "chat-template-args", _MODEL, "arguments of the chat template, such as"
+        ' {"enable_thinking": false}', read=_read_object, metavar="JSON",
+    )  # fmt: skip
     dtype: str = _setting(
-        "auto", "dtype", _MODEL, "what the weights are computed in; auto is as they were saved, and"
-        " on a CPU float32, which is faster there", choices=DTYPES,
+        "auto", "dtype", _MODEL, "the type that weights are computed in; auto keeps the type"
+        " they were saved in, but takes float32 on a CPU, where it is faster", choices=DTYPES,
     )  # fmt: skip
     kernels: str = _setting(
-        "keepwarm", "kernels", _MODEL, "where there is no Metal: keepwarm's functions, which take"
-        " many tokens at once, or those of mlx-lm, which often take one by one", choices=KERNELS,
+        "keepwarm", "kernels", _MODEL, "on machines without Metal: keepwarm's functions, which"
+        " compute many tokens at once, or mlx-lm's own, which often compute one at a time",
+        choices=KERNELS,
     )  # fmt: skip
     context_len: int | None = _setting(
-        None, "context-len", _MODEL, "tokens of prompt and reply; what the model says", read=int
-    )
+        None, "context-len", _MODEL, "the most tokens of prompt and reply together; by default"
+        " the model's limit", read=int,
+    )  # fmt: skip
 
-    host: str = _setting("127.0.0.1", "host", _SERVER, "the address to listen on")
-    port: int = _setting(8080, "port", _SERVER, "the port; 0 for any free one", read=int)
+    host: str = _setting(
+        "127.0.0.1", "host", _SERVER, "the address to listen on; 0.0.0.0 is every address of"
+        " this machine",
+    )  # fmt: skip
+    port: int = _setting(
+        8080, "port", _SERVER, "the port to listen on; 0 takes any free one", read=int,
+    )  # fmt: skip
     api_keys: tuple[str, ...] = _setting(
-        (), "api-key", _SERVER, "a key that may ask; may be repeated", is_many=True, is_secret=True
-    )
+        (), "api-key", _SERVER, "a key that clients must send; may be repeated", is_many=True,
+        is_secret=True,
+    )  # fmt: skip
     api_key_file: str | None = _setting(
-        None, "api-key-file", _SERVER, "a file with one key on each line", metavar="FILE"
-    )
+        None, "api-key-file", _SERVER, "a file with one such key on each line", metavar="FILE",
+    )  # fmt: skip
     shared_cache: bool = _setting(
-        False,
-        "shared-cache",
-        _SERVER,
-        "let all keys share cached prompts; by default each has its own, since answers that come"
-        " sooner tell what others asked",
+        False, "shared-cache", _SERVER, "let all keys share cached prompts; by default each key"
+        " has its own cache, because a faster answer tells that somebody asked the same before",
         read=_read_bool,
-    )
+    )  # fmt: skip
     cors_origins: tuple[str, ...] = _setting(
-        (), "cors-origin", _SERVER, "a web page's origin that may ask; may be repeated",
-        is_many=True, metavar="ORIGIN",
+        (), "cors-origin", _SERVER, "an origin whose web pages may send requests, such as"
+        " https://chat.example; may be repeated", is_many=True, metavar="ORIGIN",
     )  # fmt: skip
     allowed_hosts: tuple[str, ...] = _setting(
-        (), "allowed-host", _SERVER, "another name that this server goes by; may be repeated",
-        is_many=True, metavar="NAME",
+        (), "allowed-host", _SERVER, "another host name that clients call this server by, such"
+        " as host.docker.internal; may be repeated", is_many=True, metavar="NAME",
     )  # fmt: skip
     max_body_bytes: int = _setting(
-        32 * 2**20, "max-body-bytes", _SERVER, "the largest request", read=read_bytes
-    )
+        32 * 2**20, "max-body-bytes", _SERVER, "the largest request that is accepted",
+        read=read_bytes,
+    )  # fmt: skip
     keep_alive_s: float = _setting(
-        5.0, "keep-alive-s", _SERVER, "a comment in silent streams every so often", read=float
-    )
+        5.0, "keep-alive-s", _SERVER, "seconds of silence in a stream before a comment keeps it"
+        " open", read=float,
+    )  # fmt: skip
     shutdown_s: float = _setting(
-        30.0, "shutdown-s", _SERVER, "how long running requests may go on after Ctrl-C", read=float
-    )
+        30.0, "shutdown-s", _SERVER, "seconds that running requests have to end after Ctrl-C",
+        read=float,
+    )  # fmt: skip
     log_level: str = _setting(
-        "info", "log-level", _SERVER, "how much to tell",
+        "info", "log-level", _SERVER, "the least severe messages that are logged",
         choices=("debug", "info", "warning", "error"),
     )  # fmt: skip
 
     cache_bytes: int | Percent | None = _setting(
-        None, "cache-bytes", _CACHE, "memory for cached prompts, such as 4GB or 40%; by default 40%"
-        " of what is free once the model is loaded", read=read_budget, metavar="SIZE",
+        None, "cache-bytes", _CACHE, "memory for cached prompts, such as 4GB or 40%; by default"
+        " 40% of the memory that is free once the model is loaded", read=read_budget,
+        metavar="SIZE",
     )  # fmt: skip
     exact: bool = _setting(
-        False, "exact", _CACHE, "reuse only what gives the very bits of a cold prompt; decoded"
-        " replies are read again", read=_read_bool,
+        False, "exact", _CACHE, "give the very bits of a cold run after a hit; less is reused,"
+        " and decoded replies are read again", read=_read_bool,
     )  # fmt: skip
     min_span: int = _setting(
-        512, "min-span", _CACHE, "the least tokens between two checkpoints", read=int
-    )
+        512, "min-span", _CACHE, "the fewest tokens between two checkpoints", read=int,
+    )  # fmt: skip
     prefill_step: int = _setting(
-        2048, "prefill-step", _CACHE, "the most tokens read at once", read=int
-    )
-    policy: str = _setting("worth", "policy", _CACHE, "what to evict first", choices=POLICIES)
+        2048, "prefill-step", _CACHE, "the most tokens that are read at once", read=int,
+    )  # fmt: skip
+    policy: str = _setting(
+        "worth", "policy", _CACHE, "what to evict first; the others are there to compare worth"
+        " with", choices=POLICIES,
+    )  # fmt: skip
     kv_bits: int | None = _setting(
-        None,
-        "kv-bits",
-        _CACHE,
-        "quantize the rows of attention to 2, 3, 4, 5, 6 or 8 bits; replies then decode in turn",
-        read=int,
-    )
+        None, "kv-bits", _CACHE, "quantize the rows of attention to 2, 3, 4, 5, 6 or 8 bits;"
+        " replies are then decoded in turn", read=int,
+    )  # fmt: skip
     kv_group_size: int = _setting(
-        64, "kv-group-size", _CACHE, "numbers that share a scale when quantized", read=int
-    )
+        64, "kv-group-size", _CACHE, "how many values share a scale when rows are quantized: 32,"
+        " 64 or 128", read=int,
+    )  # fmt: skip
     idle_prefill: IdlePrefill = _setting(
-        IdlePrefill.ALL,
-        "idle-prefill",
-        _CACHE,
-        "what to read ahead while nothing runs",
-        read=IdlePrefill,
-        choices=tuple(IdlePrefill),
-    )
+        IdlePrefill.ALL, "idle-prefill", _CACHE, "what to read ahead while no request runs:"
+        " every next turn, only those that drop a thought (stripped), or nothing",
+        read=IdlePrefill, choices=tuple(IdlePrefill),
+    )  # fmt: skip
 
     decode: DecodeMode = _setting(
-        DecodeMode.BATCH,
-        "decode",
-        _ENGINE,
-        "all running replies in one step, or in turn, each as if it ran alone",
-        read=DecodeMode,
+        DecodeMode.BATCH, "decode", _ENGINE, "batch decodes all running replies in one step;"
+        " turn decodes them one after another, each as if it ran alone", read=DecodeMode,
         choices=tuple(DecodeMode),
-    )
-    max_running: int = _setting(32, "max-running", _ENGINE, "replies at once", read=int)
+    )  # fmt: skip
+    max_running: int = _setting(32, "max-running", _ENGINE, "the most replies at once", read=int)
     max_queue: int = _setting(
-        256, "max-queue", _ENGINE, "requests that wait; more are answered 429", read=int
-    )
+        256, "max-queue", _ENGINE, "the most requests that wait; more are answered with 429",
+        read=int,
+    )  # fmt: skip
     max_stall_ms: float = _setting(
-        50.0, "max-stall-ms", _ENGINE, "how long reading a prompt may hold up replies", read=float
-    )
+        50.0, "max-stall-ms", _ENGINE, "how many milliseconds reading a prompt may hold up"
+        " running replies", read=float,
+    )  # fmt: skip
     memory_bytes: int | None = _setting(
-        None, "memory-bytes", _ENGINE, "for the cache and all running replies; by default measured",
-        read=read_bytes, metavar="SIZE",
+        None, "memory-bytes", _ENGINE, "memory for the cache and all running replies together;"
+        " by default measured", read=read_bytes, metavar="SIZE",
     )  # fmt: skip
 
     max_tokens: int | None = _setting(
-        None, "max-tokens", _REPLY, "of a reply when the request does not say; 16384, and 512 for"
-        " the built-in model, whose answers are short", read=int,
+        None, "max-tokens", _REPLY, "the most tokens of a reply; by default 16384, with the"
+        " built-in model 512", read=int,
     )  # fmt: skip
     generation_config: str = _setting(
-        "auto", "generation-config", _REPLY, "auto samples as the model's generation_config.json"
-        " says where neither a request nor a flag does; off ignores that file",
-        choices=("auto", "off"),
+        "auto", "generation-config", _REPLY, "auto takes the defaults of sampling from the"
+        " model's generation_config.json; off ignores that file", choices=("auto", "off"),
     )  # fmt: skip
     temperature: float | None = _setting(
-        None, "temp", _REPLY, "when the request does not say; by default the model's own, and else"
-        " 0, which takes the likeliest", read=float,
+        None, "temp", _REPLY, "temperature; 0 always takes the likeliest token (default: the"
+        " model's own, else 0)", read=float,
     )  # fmt: skip
     top_p: float | None = _setting(
-        None, "top-p", _REPLY, "likewise; 1 is off, as where the model says nothing", read=float
-    )
-    top_k: int | None = _setting(None, "top-k", _REPLY, "likewise; 0 is off", read=int)
-    min_p: float | None = _setting(None, "min-p", _REPLY, "likewise; 0 is off", read=float)
+        None, "top-p", _REPLY, "choose among the likeliest tokens that together have this"
+        " probability; 1 is off (default: the model's own, else 1)", read=float,
+    )  # fmt: skip
+    top_k: int | None = _setting(
+        None, "top-k", _REPLY, "choose among this many of the likeliest tokens; 0 is off"
+        " (default: the model's own, else 0)", read=int,
+    )  # fmt: skip
+    min_p: float | None = _setting(
+        None, "min-p", _REPLY, "leave out tokens with less than this part of the likeliest one's"
+        " probability; 0 is off (default: the model's own, else 0)", read=float,
+    )  # fmt: skip
     repetition_penalty: float | None = _setting(
-        None, "repetition-penalty", _REPLY, "likewise; 1 is off", read=float
-    )
+        None, "repetition-penalty", _REPLY, "make tokens that were used before less likely; 1 is"
+        " off (default: the model's own, else 1)", read=float,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, is_good, wanted in (
@@ -284,7 +299,8 @@ class Config:
             ("min-span", 0 < self.min_span <= self.prefill_step, "from 1 to prefill-step"),
         ):
             if not is_good:
-                raise BadInput(f"--{name} must be {wanted}")
+                given = next(getattr(self, f.name) for f, s in settings() if s.name == name)
+                raise BadInput(f"--{name} must be {wanted}, not {given}")
 
     @property
     def default_reply_len(self) -> int:
@@ -375,8 +391,8 @@ def _read(setting: Setting, given: Any, where: str) -> Any:
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from error
     except (ValueError, TypeError) as error:
-        kind = "whole number" if setting.read is int else "number"
-        raise BadInput(f"{where}: {given!r} is no {kind}") from error
+        kind = "a whole number" if setting.read is int else "a number"
+        raise BadInput(f"{where}: {given!r} is not {kind}") from error
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -387,8 +403,16 @@ def _read_file(file: Path) -> dict[str, Any]:
     content = {key.replace("_", "-"): value for key, value in content.items()}
     unknown = content.keys() - {setting.name for _, setting in settings()}
     if unknown:
-        raise BadInput(f"{file}: there is no setting called {', '.join(sorted(unknown))}")
+        raise BadInput(
+            f"{file}: there is no setting called {', '.join(map(_named, sorted(unknown)))}"
+        )
     return content
+
+
+def _named(unknown: str) -> str:
+    """With the setting that was probably meant."""
+    near = get_close_matches(unknown, [setting.name for _, setting in settings()], n=1)
+    return f"{unknown} (did you mean {near[0]}?)" if near else unknown
 
 
 def _keys_in(file: str | None) -> list[str]:
@@ -397,9 +421,9 @@ def _keys_in(file: str | None) -> list[str]:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read the API keys: {error}") from error
+        raise BadInput(f"--api-key-file: cannot read the keys: {error}") from error
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
         # An empty file would otherwise open the server to all.
-        raise BadInput(f"there is no API key in {file}")
+        raise BadInput(f"--api-key-file: there is no key in {file}; write one on each line")
     return keys

@@ -202,8 +202,11 @@ def test_what_is_no_report_is_told(tmp_path: Path, text: str | None) -> None:
     [
         (["chat", "--rounds", "0"], "--rounds must be at least 1"),
         (["chat", "--json", "/no/such/file.json"], "there is no folder"),
-        (["chat", "--plot", __file__], "is no folder"),
-        (["burst", "--requests", "many"], "--requests: 'many' is no list of numbers; write 6,32"),
+        (["chat", "--plot", __file__], "is not a folder"),
+        (
+            ["burst", "--requests", "many"],
+            "--requests: 'many' is not a list of numbers; write it like 6,32",
+        ),
         (["burst", "--requests", "6,0"], "--requests must be at least 1"),
     ],
 )

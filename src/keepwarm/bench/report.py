@@ -58,7 +58,7 @@ class Report:
         except OSError as error:
             raise BadInput(f"cannot read {file}: {error.strerror}") from error
         except (ValueError, TypeError) as error:
-            raise BadInput(f"{file} is no report of a benchmark: {error}") from error
+            raise BadInput(f"{file} is not a report of a benchmark: {error}") from error
 
     def as_json(self) -> str:
         return json.dumps(

@@ -23,7 +23,7 @@ class Option:
             found = [int(part) for part in text.split(",")]
         except ValueError as error:
             raise BadInput(
-                f"--{self.name}: {text!r} is no list of numbers; write {self.default}"
+                f"--{self.name}: {text!r} is not a list of numbers; write it like {self.default}"
             ) from error
         if min(found) < 1:
             raise BadInput(f"--{self.name} must be at least 1")
@@ -59,9 +59,9 @@ SCENARIOS: dict[str, Entry] = {
     ),
     "burst": Entry(
         "many requests at once with one system prompt",
-        "Requests that come at once: a system prompt of 2,700 tokens, and about 300 tokens of their"
-        " own; with an empty cache, and all of them again.",
-        options=(Option("requests", "6,32", "how many at once"),),
+        "Requests that come at once, each with a system prompt of 2,700 tokens and about 300 tokens of"
+        " its own: with an empty cache, and again.",
+        options=(Option("requests", "6,32", "how many come at once"),),
     ),
     "memory": Entry(
         "what is held after long chats",
@@ -73,11 +73,11 @@ SCENARIOS: dict[str, Entry] = {
     ),
     "mixed": Entry(
         "streams beside a long prompt, and many together",
-        "Gaps between the tokens of 4 running streams while a long prompt is read; and the tokens"
-        " per second of 1, 8 and 32 streams that decode together. As a client sees them.",
+        "Gaps between the tokens of 4 running streams while a long prompt is read, and the tokens"
+        " per second of 1, 8 and 32 streams that decode together, as a client sees them.",
         options=(
             Option("prompt", "8000", "tokens of the long prompt"),
-            Option("streams", "1,8,32", "how many decode together"),
+            Option("streams", "1,8,32", "how many streams decode together"),
         ),
     ),
     "prefix": Entry(

@@ -279,7 +279,9 @@ class PrefixCache:
         could not be stored says why. Raises BadInput for a kind that is not one of a checkpoint.
         """
         if kind not in KEPT:
-            raise BadInput(f"{kind!r} is no kind of checkpoint: use one of {', '.join(KEPT)}")
+            raise BadInput(
+                f"kind: {kind!r} is not a kind of checkpoint; use one of {', '.join(KEPT)}"
+            )
         prompt, position = as_prompt(prompt), live.position
         if not self._spaces:
             self._check_weights()

@@ -25,9 +25,9 @@ examples:
   keepwarm bench {name} --model nemotron_h-mini --json {name}.json
   keepwarm bench {name} --model ./my-model --peer none
 
-Both systems serve over HTTP, in processes of their own, with the same weights, BLAS and types, and
-are asked the same in turn. Shapes compute with random weights and say what a script says; a model
-of yours says what it likes.
+Both systems serve over HTTP, in processes of their own, with the same weights, BLAS and types, and get
+the same requests in turn. A shape computes with random weights, and a script chooses its tokens; a
+model of yours chooses its own.
 """
 
 _PREFILL_EXAMPLES = """\
@@ -46,15 +46,14 @@ examples:
   keepwarm bench trace ./traces/sessions.tar.xz --budgets 8,32 --policies worth,lru
   keepwarm bench trace ./traces --model nemotron-h-30b --json trace.json
 
-Of each trace a table in percent of all prompt tokens, and of all seconds that prefill would take:
-ahead is how many points worth has more than the best of the others, of it how many percent of the
-bound, which is the most that any cache of that size could save; then at which checkpoints it found
-that.
+Prints for each trace the share of prompt tokens that each policy finds in its cache, and the share of
+prefill seconds that this saves. "ahead" is how many points worth has more than the best other policy.
+"of it" is how many percent of the bound that is; no cache of that size can save more than the bound.
+A last table says at which kinds of checkpoints the tokens were found.
 
-worth is keepwarm's policy; lru, fifo, type (mlx-lm's order), marconi and oracle, which knows the
-future, choose in its place; mlx-lm is its own cache. No model runs: what is stored has the size of
-its states, and seconds come from their arithmetic. Replies are not in the traces, so nothing
-decoded is stored, by anyone.
+worth is keepwarm's policy. lru, fifo, type (mlx-lm's order), marconi and oracle (which knows the future)
+choose in its place. mlx-lm is mlx-lm's own cache. No model runs: stored states have their sizes only,
+and seconds are computed from the arithmetic. The traces have no replies, so no system stores any.
 """
 
 
@@ -62,7 +61,7 @@ def add_to(commands: Any) -> None:
     """Adds the command. Mutates."""
     parser = commands.add_parser(
         "bench",
-        help="measure, beside mlx-lm",
+        help="measure keepwarm beside mlx-lm",
         description="Measure what keepwarm does on this machine, beside mlx-lm as it is installed.",
     )
     scenarios = parser.add_subparsers(dest="scenario", metavar="NAME", required=True)
@@ -82,18 +81,20 @@ def _add_duel(scenarios: Any, name: str, entry: Entry) -> None:
     )
     parser.add_argument(
         "--model", default=entry.model, metavar="M",
-        help="a shape with random weights, a folder or a name (default: %(default)s)",
+        help="a shape with random weights, or a model's folder or name (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--peer", choices=("mlx-lm", "none"), default="mlx-lm",
-        help="whom to compare with (default: %(default)s)",
+        help="the system to compare with (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--rounds", type=int, default=entry.num_rounds, metavar="N",
-        help="of everything (default: %(default)s)",
+        help="how often everything is measured (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--one-at-a-time", action="store_true", help="where two models do not fit into the memory"
+        "--one-at-a-time",
+        action="store_true",
+        help="run the systems one after another, if memory is too small for both",
     )
     for option in entry.options:
         parser.add_argument(
@@ -106,7 +107,9 @@ def _add_duel(scenarios: Any, name: str, entry: Entry) -> None:
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw them, as a PNG in DIR")
+    parser.add_argument(
+        "--plot", type=Path, metavar="DIR", help="draw the figures, as a PNG in DIR"
+    )
 
 
 def run_duel(args: argparse.Namespace) -> int:
@@ -135,21 +138,21 @@ def run_duel(args: argparse.Namespace) -> int:
 
 def _check_rounds(args: argparse.Namespace) -> None:
     if args.rounds < 1:
-        raise BadInput("--rounds must be at least 1")
+        raise BadInput(f"--rounds must be at least 1, not {args.rounds}")
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Not after minutes of measuring."""
     if args.json is not None and args.json.is_dir():
-        raise BadInput(f"{args.json} is a folder: name a file in it")
+        raise BadInput(f"--json: {args.json} is a folder; name a file in it")
     if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise BadInput(f"there is no folder {args.json.parent}")
+        raise BadInput(f"--json: there is no folder {args.json.parent}; make it first")
     if args.plot is not None:
         from keepwarm.bench import plot
 
         plot.check()
         if args.plot.exists() and not args.plot.is_dir():
-            raise BadInput(f"{args.plot} is no folder")
+            raise BadInput(f"--plot: {args.plot} is not a folder")
 
 
 def _add_prefill(scenarios: Any) -> None:
@@ -166,10 +169,17 @@ def _add_prefill(scenarios: Any) -> None:
         "--shape", metavar="NAME", help="random weights in the shape of a real model"
     )
     parser.add_argument(
-        "--lengths", default="512,2048", metavar="N,N", help="tokens (default: %(default)s)"
+        "--lengths",
+        default="512,2048",
+        metavar="N,N",
+        help="tokens of each prompt (default: %(default)s)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=5, metavar="N", help="of each (default: %(default)s)"
+        "--rounds",
+        type=int,
+        default=5,
+        metavar="N",
+        help="how often each is measured (default: %(default)s)",
     )
     _add_outputs(parser)
     parser.set_defaults(run=run_prefill)
@@ -205,30 +215,31 @@ def _add_trace(scenarios: Any) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
     parser.add_argument(
         "--model", default="qwen3.5-35b-a3b", metavar="M",
-        help="whose sizes: qwen3.5-35b-a3b or nemotron-h-30b (default: %(default)s)",
+        help="the model whose sizes count: qwen3.5-35b-a3b or nemotron-h-30b (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--budgets",
         default="4,8,16,32,64,128",
         metavar="GB,GB",
-        help="what the cache may hold (default: %(default)s)",
+        help="gigabytes that the cache may hold (default: %(default)s)",
     )
     parser.add_argument(
         "--policies", default="worth,lru,fifo,type,marconi,mlx-lm", metavar="P,P",
-        help="marconi:2 weighs efficiency twice; oracle knows the future (default: %(default)s)",
+        help="policies to compare, also marconi:2 (efficiency counts twice) and oracle (knows the"
+        " future) (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--users", type=int, default=8, metavar="N", help="at a time (default: %(default)s)"
+        "--users", type=int, default=8, metavar="N", help="users at a time (default: %(default)s)"
     )
     parser.add_argument(
         "--sessions", type=int, metavar="N", help="only the first N of a trace (default: all)"
     )
     parser.add_argument(
-        "--skip", type=int, default=0, metavar="N", help="begin behind the first N requests"
+        "--skip", type=int, default=0, metavar="N", help="leave out the first N requests"
     )
     parser.add_argument(
         "--requests", type=int, default=500, metavar="N",
-        help="only so many of a trace; all of them take hours (default: %(default)s)",
+        help="only so many requests of a trace; all of them take hours (default: %(default)s)",
     )  # fmt: skip
     _add_outputs(parser)
     parser.set_defaults(run=run_trace)
@@ -268,9 +279,11 @@ def _budgets(text: str) -> list[int]:
     try:
         found = list(dict.fromkeys(int(float(part) * 10**9) for part in text.split(",")))
     except (ValueError, OverflowError) as error:
-        raise BadInput(f"--budgets: {text!r} is no list of GB; write 4,8,16") from error
+        raise BadInput(
+            f"--budgets: {text!r} is not a list of gigabytes; write it like 4,8,16"
+        ) from error
     if min(found) < 1:
-        raise BadInput("--budgets must be more than nothing")
+        raise BadInput(f"--budgets must be above 0, not {text}")
     return found
 
 
@@ -328,9 +341,11 @@ def _lengths(text: str) -> list[int]:
     try:
         lengths = [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise BadInput(f"--lengths: {text!r} is no list of numbers; write 512,2048") from error
+        raise BadInput(
+            f"--lengths: {text!r} is not a list of numbers; write it like 512,2048"
+        ) from error
     if min(lengths) < 2:
-        raise BadInput("--lengths must be at least 2")
+        raise BadInput(f"--lengths must be at least 2, not {min(lengths)}")
     return lengths
 
 
@@ -338,4 +353,4 @@ def _check_shape(name: str) -> None:
     from keepwarm.bench.shapes import SHAPES
 
     if name not in SHAPES:
-        raise BadInput(f"there is no shape {name!r}; there are {', '.join(SHAPES)}")
+        raise BadInput(f"--shape: there is no shape {name!r}; choose one of {', '.join(SHAPES)}")

@@ -12,11 +12,11 @@ from typing import Any
 from keepwarm.config import Config, Setting, read_config, settings
 
 _TITLES = {
-    "model": "what to serve",
-    "server": "who may ask, and how",
-    "cache": "what is kept warm",
-    "engine": "how requests share the model",
-    "replies": "what replies are like unless a request says otherwise",
+    "model": "the model",
+    "server": "address and access",
+    "cache": "the prefix cache",
+    "engine": "running requests",
+    "replies": "replies, unless a request says otherwise",
 }
 
 
@@ -31,7 +31,7 @@ def add_flags(
         "--config",
         type=Path,
         metavar="FILE",
-        help="a TOML file with settings by their flags' names",
+        help="a TOML file of settings, named like the flags",
     )
     groups = {name: parser.add_argument_group(title) for name, title in titles.items()}
     for found, setting in settings():

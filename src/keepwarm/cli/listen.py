@@ -19,5 +19,9 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
-            raise BadInput(f"{where} is in use; choose another --port") from error
-        raise BadInput(f"cannot listen on {where}: {error.strerror or error}") from error
+            raise BadInput(
+                f"{where} is in use by another program; choose another --port, or 0 for any free one"
+            ) from error
+        raise BadInput(
+            f"cannot listen on {where}: {error.strerror or error}; check --host and --port"
+        ) from error

@@ -22,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="keepwarm",
-        description="Language models on MLX that never read the same prompt twice.",
+        description="Serves language models on MLX with a prefix cache: what was read before is not read"
+        " again.",
+        epilog="`keepwarm COMMAND --help` explains a command. First steps: keepwarm chat",
     )
     parser.add_argument("--version", action="version", version=f"keepwarm {version('keepwarm')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -114,7 +114,7 @@ def model_loader(
     """
     _check_folder(name, Path(source_of(name)))
     if adapter_path is not None and not Path(adapter_path).is_dir():
-        raise BadInput(f"there is no adapter folder {adapter_path}")
+        raise BadInput(f"--adapter-path: there is no folder {adapter_path}")
     tokenizer_config: dict[str, Any] = {}
     if trust_remote_code:
         tokenizer_config["trust_remote_code"] = True

@@ -140,7 +140,7 @@ def test_question_that_is_no_text_is_one_line(
         capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"keepwarm: the question is no text in UTF-8\n"
+    assert done.stderr == b"keepwarm: the question is not text in UTF-8; convert it first\n"
 
 
 def test_input_that_is_closed_holds_no_question(folder: Path, tmp_path: Path) -> None:

@@ -21,5 +21,7 @@ def checked_policies(names: Sequence[str]) -> list[str]:
     known = (*POLICIES, ORACLE)
     for name in names:
         if name not in known and not is_marconi(name):
-            raise BadInput(f"there is no policy {name!r}; there are {', '.join(known)}")
+            raise BadInput(
+                f"--policies: there is no policy {name!r}; choose among {', '.join(known)}"
+            )
     return list(dict.fromkeys(names))

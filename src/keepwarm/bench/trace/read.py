@@ -53,7 +53,9 @@ def read_trace(path: Path, *, num_users: int, num_sessions: int | None = None) -
             return _read_dialogues(path, num_users, num_sessions)
     except (OSError, EOFError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
         raise BadInput(f"cannot read {path.name} as a trace: {error!r}") from error
-    raise BadInput(f"{path.name} is no trace: its name ends in none of {', '.join(_SUFFIXES)}")
+    raise BadInput(
+        f"{path.name} is not a trace: its name must end in one of {', '.join(_SUFFIXES)}"
+    )
 
 
 # Sessions of a coding agent

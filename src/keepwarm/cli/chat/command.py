@@ -30,20 +30,20 @@ examples:
   echo "Anna lives in Lund. Where does Anna live?" | keepwarm chat
   keepwarm chat < question.txt > answer.txt
 
-In the chat /help shows the commands. Below each answer stands what it took: how much of the prompt
-came from the cache, how much was read, when the first token came. While you type, the conversation
-so far is read ahead. When the input is no terminal, all of it is one question, and only the answer
-is written; the exit status is 0 when there is one.
+In the chat /help shows the commands. The line below each answer says how much of the prompt came from
+the cache, how much was read, and when the first token came. While you type, the conversation so far
+is read ahead. If the input is a file or a pipe, all of it is one question and only the answer is
+written; the exit status is 0 if there is one.
 
 Flags can also be set in the environment (KEEPWARM_MAX_TOKENS for --max-tokens) or in the file given
 with --config, as for keepwarm serve.
 """
 
 _TITLES = {
-    "model": "whom to talk to",
-    "cache": "what is kept warm",
-    "engine": "how much it may take",
-    "replies": "what replies are like",
+    "model": "the model",
+    "cache": "the prefix cache",
+    "engine": "memory",
+    "replies": "replies",
 }
 _NOT_HERE = ("served-name", "decode", "max-running", "max-queue", "max-stall-ms")
 
@@ -53,17 +53,17 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "chat",
         usage="keepwarm chat [MODEL] [options]",
-        help="talk to a model here",
-        description="Talk to a model in the terminal. Without a name: sprout, a small model that is"
-        " built in; nothing is downloaded.",
+        help="talk to a model in this terminal",
+        description="Talk to a model in this terminal. Without a name that is sprout, a small"
+        " built-in model; nothing is downloaded.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
         "--thinking",
         action=argparse.BooleanOptionalAction,
-        help="whether the model thinks before it answers, where it can choose",
+        help="let the model think before it answers, or not, if its chat template has that choice",
     )
     add_flags(parser, titles=_TITLES, without=_NOT_HERE)
     parser.set_defaults(run=run)
@@ -95,11 +95,13 @@ def _question() -> str:
         question = "" if sys.stdin is None or sys.stdin.closed else sys.stdin.read().strip()
         question.encode()  # under some locales Python lets pass what it cannot decode
     except UnicodeError as error:
-        raise BadInput("the question is no text in UTF-8") from error
+        raise BadInput("the question is not text in UTF-8; convert it first") from error
     except OSError as error:
         raise BadInput(f"cannot read the question: {error}") from error
     if not question:
-        raise BadInput("there is no question; write one to the standard input")
+        raise BadInput(
+            "there is no question: the input is empty; pipe one in, or run this in a terminal"
+        )
     return question
 
 
