@@ -12,6 +12,7 @@ from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
 Message = dict[str, Any]
 
 _SIGNS = {kind: f"⟦{kind[0].upper()}⟧" for kind in BoundaryKind}
+_SIGNS[BoundaryKind.USER] = _SIGNS[BoundaryKind.MESSAGE]  # whoever speaks
 
 
 def system(content: str = "Be brief.") -> Message:
@@ -64,7 +65,7 @@ def common_len(one: Prompt, other: Prompt) -> int:
 
 def lasting(prompt: Prompt, limit: int) -> set[Boundary]:
     """The boundaries within the first `limit` tokens that the next turn must find again."""
-    kinds = (BoundaryKind.SYSTEM, BoundaryKind.MESSAGE)
+    kinds = (BoundaryKind.SYSTEM, BoundaryKind.MESSAGE, BoundaryKind.USER)
     return {b for b in prompt.boundaries if b.kind in kinds and b.position <= limit}
 
 

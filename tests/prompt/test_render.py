@@ -115,6 +115,16 @@ class TestPlaces:
             assert prompted.last_message_end == len(closed)
             assert all(b.kind is not BoundaryKind.GENERATION for b in closed.boundaries)
 
+    def test_where_the_user_speaks_is_told_from_results(self) -> None:
+        """Some clients send the results of tools as the user's messages."""
+        as_users = user("<tool_response>\n21 degrees\n</tool_response>")
+        for result in (tool("21 degrees"), as_users, user("21") | {"tool_call_id": "1"}):
+            prompt = render_chat(own("drops_thoughts"), [*LOOP[:2], result, assistant("Yes.")])
+            kinds = [end.kind for end in prompt.ends if end.kind is not BoundaryKind.SYSTEM]
+            assert len(kinds) > 3
+            assert set(kinds[1:]) == {BoundaryKind.MESSAGE}
+            assert kinds[0] is BoundaryKind.USER
+
 
 class TestThinking:
     def test_thinking_tail_depends_on_the_request(self) -> None:

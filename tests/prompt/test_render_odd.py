@@ -356,7 +356,7 @@ def test_wrapped_tokenizer_renders_as_it_does_by_itself() -> None:
         expected = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, **kwargs)
         prompt = render_chat(tokenizer, CHAT, template_kwargs=kwargs)
         assert prompt.tokens.tolist() == expected
-        assert [b.kind for b in prompt.boundaries].count(BoundaryKind.MESSAGE) == 3
+        assert len(prompt.ends) == 3
 
 
 def test_tokenizer_that_cannot_be_remembered_is_served() -> None:
@@ -364,7 +364,7 @@ def test_tokenizer_that_cannot_be_remembered_is_served() -> None:
         __hash__ = None  # type: ignore[assignment]
 
     prompt = render_chat(Unhashable(make(MARKS_THE_LAST)), CHAT)
-    assert [b.kind for b in prompt.boundaries].count(BoundaryKind.MESSAGE) == 3
+    assert len(prompt.ends) == 3
 
 
 def test_known_template_renders_a_chat_twice_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +382,9 @@ def test_known_template_renders_a_chat_twice_and_no_more(monkeypatch: pytest.Mon
     monkeypatch.setattr(Template, "text", counted)
     prompt = render_chat(tokenizer, chat)
     assert rendered == [len(chat)] * 2
-    assert sum(b.kind is BoundaryKind.MESSAGE for b in prompt.boundaries) == 101
+    kinds = [end.kind for end in prompt.ends]
+    assert kinds.count(BoundaryKind.USER) == 51
+    assert kinds.count(BoundaryKind.MESSAGE) == 50
 
 
 def test_template_changed_on_the_tokenizer_is_learned_anew() -> None:

@@ -94,7 +94,7 @@ def test_tokenize_tells_what_the_model_reads(server: Served) -> None:
     assert (
         whole["count"] == len(whole["tokens"]) == server.chat("Hi").json()["usage"]["prompt_tokens"]
     )
-    assert [mark["kind"] for mark in whole["boundaries"]] == ["message", "generation"]
+    assert [mark["kind"] for mark in whole["boundaries"]] == ["user", "generation"]
     text = server.post("/tokenize", {"prompt": "Hi"}).json()
     assert text["count"] == server.complete("Hi").json()["usage"]["prompt_tokens"]
 

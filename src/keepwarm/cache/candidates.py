@@ -65,10 +65,29 @@ def candidates(space: Space, watch: Watch, now: float) -> Iterator[Candidate]:
         if not node.pins:
             if not node.children:
                 yield _leaf_candidate(space, node, above, watch.chance(space.name, node, now))
-            elif node.checkpoint is not None and space.layout.has_costly_checkpoints:
+            elif (
+                node.checkpoint is not None
+                and space.layout.has_costly_checkpoints
+                and not _is_before_loop(node)
+            ):
                 yield _checkpoint_candidate(space, node, above, watch.chance(space.name, node, now))
         below = node if node.checkpoint is not None else above
         stack.extend((child, below) for child in node.children.values())
+
+
+def _is_before_loop(node: Node) -> bool:
+    """Whether the user spoke last at this checkpoint, and a tool loop behind it still has
+    checkpoints of its own besides its end: those go first."""
+    assert node.checkpoint is not None
+    if node.checkpoint.kind is not StopKind.USER:
+        return False
+    has_own = False
+    while len(node.children) == 1:
+        (node,) = node.children.values()
+        if node.checkpoint is not None and node.checkpoint.kind is StopKind.USER:
+            return False
+        has_own = has_own or (node.checkpoint is not None and bool(node.children))
+    return has_own
 
 
 def candidate_of(newcomer: Newcomer, chance: float, is_tip: bool, now: float) -> Candidate:

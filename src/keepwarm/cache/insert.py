@@ -223,11 +223,16 @@ class Insertion:
             node.checkpoint = checkpoint
             ledger.add(snapshot_bytes=checkpoint.nbytes)
             self._evictor.ghosts.forget(self._space.name, checkpoint.digest)
-        elif node.checkpoint is not None and kind in LASTING:
+        elif node.checkpoint is not None and _outranks(kind, node.checkpoint.kind):
             node.checkpoint.kind = kind
         node.last_used = now
         self._evictor.version += 1
         return node
+
+
+def _outranks(kind: StopKind, held: str) -> bool:
+    """Whether a checkpoint is known by `kind` from now on."""
+    return kind in LASTING or (kind is StopKind.USER and held not in LASTING)
 
 
 def _detach(node: Node, group: int, blocks: Sequence[Block]) -> None:

@@ -38,6 +38,7 @@ class StopKind(StrEnum):
     SYSTEM = "system"  # end of tools + system
     MARK = "mark"  # the client asked for it
     MESSAGE = "message"  # end of a message
+    USER = "user"  # end of a message in which the user speaks
     PARAGRAPH = "paragraph"  # end of a long text before the last words of a message
     STEP = "step"  # no boundary came for prefill_step tokens
     TAIL = "tail"  # last boundary before the generation prompt
@@ -158,7 +159,7 @@ class Placement:
         found = self._between(self.schedule(prompt), start, end)
         is_short = start > 0 and end - start <= min(SHORT_TURN, self.min_span // 8)
         if start < tail and (passes_tail or not (is_short and is_read_ahead)):
-            found.setdefault(tail, Stop(tail, StopKind.TAIL))
+            found.setdefault(tail, Stop(tail, _tail_kind(prompt, tail)))
         more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
         more += [
             (mark.position, StopKind.PARAGRAPH)
@@ -178,7 +179,7 @@ class Placement:
         found = self._between(self._schedule(prompt, shared), start, len(prompt))
         tail = self.tail(prompt)
         if start < tail:
-            found.setdefault(tail, Stop(tail, StopKind.TAIL))
+            found.setdefault(tail, Stop(tail, _tail_kind(prompt, tail)))
         return self._with_end(found, prompt, start, longest_end)
 
     @staticmethod
@@ -227,17 +228,20 @@ class Placement:
 
         The distances from the deepest one back grow exponentially. What that costs is bounded:
         a prompt that parts d tokens before the deepest checkpoint T finds one at c with
-        T - c <= d / (1 - thinning), or one that lies within min_span of where it parted.
+        T - c <= d / (1 - thinning), or one that lies within min_span of where it parted. The end of
+        the user's last message stays: the next one goes on from there, however long the tool loop
+        was, where the template strips the thoughts of the loop.
         """
         if not self.thinning or len(checkpoints) <= self.keep_recent:
             return []
         tip = checkpoints[-1].position
+        users = newest_users(checkpoints)
         num_old = len(checkpoints) - max(1, self.keep_recent)
         kept, dropped = checkpoints[num_old].position, []
         for i in range(num_old - 1, -1, -1):
             before = checkpoints[i - 1].position if i else 0
             gap = kept - before
-            may_go = checkpoints[i].kind not in LASTING
+            may_go = checkpoints[i].kind not in LASTING and checkpoints[i] is not users
             if may_go and gap <= max(self.min_span, self.thinning * (tip - before)):
                 dropped.append(checkpoints[i])
             else:
@@ -258,7 +262,8 @@ class Placement:
 
         `spacing` is how many tokens are worth a checkpoint: no gap is made wider than that, or than
         min_span. Where that is no more than a prefill step the last `keep_recent` stay: the same
-        prompt may be asked again.
+        prompt may be asked again. The end of the user's last message stays behind a tool loop that
+        is longer than that.
         """
         if not self.thinning or not checkpoints:
             return []
@@ -267,16 +272,29 @@ class Placement:
         if spacing <= self.prefill_step:
             num_kept = max(num_kept, self.keep_recent)
         spacing = max(spacing, self.min_span)
+        users, tip = newest_users(checkpoints), checkpoints[-1].position
+        if users is not None and tip - users.position <= spacing:
+            users = None
         num_old = max(0, len(checkpoints) - num_kept)
         kept, dropped = checkpoints[num_old].position, []
         for i in range(num_old - 1, -1, -1):
             stop = checkpoints[i]
             before = checkpoints[i - 1].position if i else 0
-            if self._lasts_at_rest(stop, before) or kept - before > spacing:
+            if stop is users or self._lasts_at_rest(stop, before) or kept - before > spacing:
                 kept = stop.position
             else:
                 dropped.append(stop)
         return dropped[::-1]
+
+
+def newest_users(checkpoints: Sequence[Stop]) -> Stop | None:
+    """Of the checkpoints on one path the deepest one where the user has spoken."""
+    return next((stop for stop in reversed(checkpoints) if stop.kind is StopKind.USER), None)
+
+
+def _tail_kind(prompt: Prompt, tail: int) -> StopKind:
+    is_users = any(b.position == tail and b.kind is BoundaryKind.USER for b in prompt.boundaries)
+    return StopKind.USER if is_users else StopKind.TAIL
 
 
 class Keys:

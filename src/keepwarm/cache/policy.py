@@ -158,10 +158,13 @@ class TypePriority:
         return ranked
 
 
+_PROMPTS = (StopKind.TAIL, StopKind.MESSAGE, StopKind.USER, StopKind.MARK)
+
+
 def _mlx_lm_class(kind: StopKind | None) -> int:
     if kind is StopKind.SYSTEM:
         return 2
-    return 1 if kind in (StopKind.TAIL, StopKind.MESSAGE, StopKind.MARK) else 0
+    return 1 if kind in _PROMPTS else 0
 
 
 POLICIES = ("worth", "lru", "fifo", "type")

@@ -27,6 +27,9 @@ class BoundaryKind(StrEnum):
 
     SYSTEM = "system"  # tools + system part: shared by every conversation of an application
     MESSAGE = "message"  # a message with all its closing markup
+    USER = (
+        "user"  # a message in which the user speaks: templates strip the thoughts before the last
+    )
     GENERATION = "generation"  # the generation prompt, without its thinking tail
     MARK = "mark"  # the client asked for a checkpoint here
     # All but the last paragraph of the last message: a document, say, before a question.

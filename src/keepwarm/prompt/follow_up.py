@@ -13,6 +13,8 @@ from keepwarm.prompt.messages import Message, read_messages
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.template import Tokenizer
 
+_MESSAGES = (BoundaryKind.MESSAGE, BoundaryKind.USER)
+
 # Nothing in common, at neither end: what both renderings begin with is not made up.
 _MADE_UP = (".", "Why is that so?")
 
@@ -50,7 +52,7 @@ def follow_up(
         return None
     shared = shared_len(one.tokens, other.tokens)
     kept = [boundary for boundary in one.boundaries if boundary.position <= shared]
-    ends = [boundary.position for boundary in kept if boundary.kind is BoundaryKind.MESSAGE]
+    ends = [boundary.position for boundary in kept if boundary.kind in _MESSAGES]
     if not ends:
         return None
     return Prompt(

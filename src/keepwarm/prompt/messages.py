@@ -16,6 +16,9 @@ Message = dict[str, Any]
 # The system part of a conversation: what stands before the first message of these roles' ends.
 SYSTEM_ROLES = ("system", "developer")
 
+# Templates know by this markup that a message of the user's holds results.
+_RESULT_BEGIN, _RESULT_END = "<tool_response>", "</tool_response>"
+
 # Arguments of the rendering itself, which a request must not set through the template's.
 _RESERVED = frozenset(
     {
@@ -124,6 +127,14 @@ def num_leading_system(messages: Sequence[Message]) -> int:
         if message["role"] not in SYSTEM_ROLES:
             return i
     return len(messages)
+
+
+def is_users(message: Message) -> bool:
+    """Whether the user speaks in it. Some clients send tool results as the user's."""
+    if message["role"] != "user" or "tool_call_id" in message:
+        return False
+    text = (message["content"] or "").strip()
+    return not (text.startswith(_RESULT_BEGIN) and text.endswith(_RESULT_END))
 
 
 def _read_message(message: Mapping[str, Any], where: str) -> Message:

@@ -28,6 +28,7 @@ from keepwarm.prompt.messages import (
     CallForm,
     Message,
     in_form,
+    is_users,
     num_leading_system,
     read_messages,
     read_template_kwargs,
@@ -161,8 +162,9 @@ class _Rendering:
         for i, place in sorted(found.items()):
             if i == last_leading and parts:
                 continue  # the system part ends with it
+            kind = BoundaryKind.USER if is_users(self._messages[i]) else BoundaryKind.MESSAGE
             for char in self._message_ends(text, i, place):
-                yield char, BoundaryKind.MESSAGE
+                yield char, kind
 
     def _paragraph(self, text: str, found: Mapping[int, Found], ends: Sequence[int]) -> int:
         """Where the last paragraph of what the user said last begins, behind a long text; or 0.
