@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keepwarm.engine.request import Sampling as Sampling
     from keepwarm.model.caches import cache_maker as cache_maker
     from keepwarm.model.loader import load as load
+    from keepwarm.own_loop import prefill as prefill
     from keepwarm.prompt.boundaries import Boundary as Boundary
     from keepwarm.prompt.boundaries import BoundaryKind as BoundaryKind
     from keepwarm.prompt.boundaries import Prompt as Prompt
@@ -42,6 +43,7 @@ _HOMES = {
     "Session": "keepwarm.session",
     "cache_maker": "keepwarm.model.caches",
     "load": "keepwarm.model.loader",
+    "prefill": "keepwarm.own_loop",
     "render_chat": "keepwarm.prompt.render",
     "render_text": "keepwarm.prompt.plain",
 }

@@ -27,6 +27,7 @@ from keepwarm.engine.request import Sampling, check_is, check_max_tokens
 from keepwarm.engine.sampling import Draw
 from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream, Timings
 from keepwarm.model.defaults import own_sampling
+from keepwarm.own_loop import load_from_disk
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import continues, follow_up
 from keepwarm.prompt.hygiene import Clean, clean
@@ -148,8 +149,7 @@ class _Request:
     def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, ChatResult]:
         session, prompt = self._session, self._prompt
         began = perf_counter()
-        if (disk := session.cache.disk) is not None:
-            disk.load_now(prompt, session.cache.peek(prompt, namespace=session.namespace))
+        load_from_disk(session.cache, prompt, namespace=session.namespace)
         with Prefill(session.model, session.cache, prompt, namespace=session.namespace) as prefill:
             self._prefill = prefill
             total, cached = len(prompt), prefill.cached_len
