@@ -18,8 +18,8 @@ _NO_MLX = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
+def make_parser() -> argparse.ArgumentParser:
+    """All commands with their flags."""
     parser = argparse.ArgumentParser(
         prog="keepwarm",
         description="Serves language models on MLX with a prefix cache: what was read before is not read"
@@ -33,13 +33,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     models.add_to(commands)
     pull.add_to(commands)
     bench.add_to(commands)
+    for parser_of_command in commands.choices.values():
+        parser_of_command.set_defaults(parser=parser_of_command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = make_parser()
     args, unknown = parser.parse_known_args(argv)
     args.argv = list(sys.argv[1:] if argv is None else argv)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
     if unknown:  # told by the command itself, whose usage helps
-        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if find_spec("mlx") is None:
         print(_NO_MLX, file=sys.stderr)
         return 1
