@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,8 +21,10 @@ import pytest
 from keepwarm import Placement
 from keepwarm.cli.engine import make_engine
 from keepwarm.cli.main import main
+from keepwarm.cli.progress import ready_words
 from keepwarm.config import Config, Percent, read_config
 from keepwarm.model import names
+from keepwarm.prompt.template import trouble_with
 from tests.compat.serving import save_small_model
 from tests.model.test_places import put_model
 from tests.server.serving import listening
@@ -212,6 +215,23 @@ def test_model_that_cannot_be_loaded_is_one_line(capsys: Any, tmp_path: Path) ->
     put_model(tmp_path / "model", config='{"model_type": "nobody-knows"}')
     tmp_path /= "model"
     assert "cannot load" in told(capsys, "serve", str(tmp_path), "--port", "0")
+
+
+def test_model_without_a_template_is_served_and_says_what_helps(
+    tmp_path: Path, capsys: Any
+) -> None:
+    folder = save_small_model(tmp_path / "mute")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    template = settings.pop("chat_template")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "mine.jinja").write_text(template)
+    for file, helps in ((None, False), (str(tmp_path / "mine.jinja"), True)):
+        config = Config(model=str(folder), chat_template=file)
+        with make_engine(config) as engine:
+            trouble = trouble_with(engine.tokenizer)
+            said = ready_words(config, 1, engine.status(), None, trouble)
+        assert ("has no chat template; --chat-template FILE" in said) != helps
+        assert ("/v1/chat/completions" in said) == helps
 
 
 def test_version_and_help_are_told(capsys: Any) -> None:

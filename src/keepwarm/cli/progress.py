@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -46,8 +47,15 @@ def loading_bar(name: str, transfer: Transfer) -> Iterator[Callable[[], None]]:
         yield update
 
 
-def ready_words(config: Config, port: int, status: Status, own: Sampling | None) -> str:
-    """Where the server is, what it serves and how to try it. `own` is the model's sampling."""
+def ready_words(
+    config: Config,
+    port: int,
+    status: Status,
+    own: Sampling | None,
+    trouble: str | None = None,
+) -> str:
+    """Where the server is, what it serves and how to try it. `own` is the model's sampling,
+    `trouble` why it cannot chat."""
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     name = config.served_name or config.model
@@ -60,14 +68,19 @@ def ready_words(config: Config, port: int, status: Status, own: Sampling | None)
     if status.context_len is not None:
         lines.append(f"  context  {status.context_len} tokens")
     lines.append(f"  sampling {_sampling(config, own)}")
+    if trouble is not None:
+        lines.append(f"  chats    refused: {trouble}; --chat-template FILE gives one")
     if not config.api_keys and not is_loopback(config.host):
         lines.append("  anyone who reaches this address may ask; --api-key changes that")
-    body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100})
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100}
+    route = "chat/completions"
+    if trouble is not None:
+        body, route = {"prompt": "Once upon a time", "max_tokens": 100}, "completions"
     key = " -H 'Authorization: Bearer KEY'" if config.api_keys else ""
     lines += [
         "",
-        f"  curl {address}/v1/chat/completions -H 'Content-Type: application/json'{key} \\",
-        f"    -d '{body}'",
+        f"  curl {address}/v1/{route} -H 'Content-Type: application/json'{key} \\",
+        f"    -d '{json.dumps(body)}'",
         "",
     ]
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from keepwarm.cli.progress import loading_bar, ready_words
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.model.hub import Transfer
+from keepwarm.prompt.template import trouble_with
 from keepwarm.server.app import create_app
 
 # For answers that are on their way when the engine has given up the last request.
@@ -97,4 +98,5 @@ class Server(uvicorn.Server):
         self._is_loaded = True
         port = self._listener.getsockname()[1]
         status, own = self._engine.status(), self._engine.own_sampling
-        print(ready_words(self._settings, port, status, own), flush=True)
+        trouble = trouble_with(self._engine.tokenizer)
+        print(ready_words(self._settings, port, status, own, trouble), flush=True)

@@ -67,6 +67,17 @@ class Template:
             raise RenderError(f"the chat template refused: {error}") from error
 
 
+def trouble_with(tokenizer: Tokenizer) -> str | None:
+    """Why no conversation can be rendered; None where the shortest one can be."""
+    if not getattr(tokenizer, "has_chat_template", True):
+        return "the model has no chat template"
+    try:
+        Template(tokenizer).text([{"role": "user", "content": "Hello"}], add_generation_prompt=True)
+    except RenderError as error:
+        return str(error)
+    return None
+
+
 def encodes_plainly(tokenizer: Tokenizer) -> bool:
     """Whether rendering with `tokenize=True` is rendering text and encoding it."""
     inner = tokenizer if callable(tokenizer) else getattr(tokenizer, "_tokenizer", tokenizer)

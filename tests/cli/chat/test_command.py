@@ -165,6 +165,17 @@ def test_person_whose_answer_goes_to_a_file_is_told_how_to_end_the_question(
     assert len((tmp_path / "answer").read_text().split()) == 5
 
 
+def test_template_that_cannot_be_read_is_told_before_the_first_question(
+    folder: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    (tmp_path / "broken.jinja").write_text("{% if messages %}")
+    monkeypatch.setattr("sys.stdin", io.StringIO("w10"))
+    assert main(["chat", str(folder), "--chat-template", str(tmp_path / "broken.jinja")]) == 2
+    said = capsys.readouterr().err
+    assert "no chat with" in said
+    assert "--chat-template FILE gives one" in said
+
+
 def test_reply_that_says_nothing_is_a_failure(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

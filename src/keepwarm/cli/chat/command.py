@@ -136,7 +136,11 @@ def _conversation(
     engine: Engine, config: Config, system: str | None, is_thinking: bool | None
 ) -> Conversation:
     from keepwarm.cli.chat.conversation import Conversation
+    from keepwarm.prompt.template import trouble_with
 
+    trouble = trouble_with(engine.tokenizer)
+    if trouble is not None:
+        raise BadInput(f"no chat with {config.model}: {trouble}; --chat-template FILE gives one")
     wanted = {} if is_thinking is None else {"enable_thinking": is_thinking}
     return Conversation(
         engine,
