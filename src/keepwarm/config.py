@@ -224,6 +224,18 @@ class Config:
         64, "kv-group-size", _CACHE, "how many values share a scale when rows are quantized: 32,"
         " 64 or 128", read=int,
     )  # fmt: skip
+    disk_cache: str | None = _setting(
+        None, "disk-cache", _CACHE, "a folder in which prompts are kept for the next start; off for"
+        " none", metavar="DIR",
+    )  # fmt: skip
+    disk_cache_idle_s: float = _setting(
+        5.0, "disk-cache-idle-s", _CACHE, "a conversation that is idle for so long is written to"
+        " disk", read=float,
+    )  # fmt: skip
+    disk_cache_min_s: float = _setting(
+        0.5, "disk-cache-min-s", _CACHE, "seconds of prefill that a file must spare after a restart;"
+        " what spares less is not written", read=float,
+    )  # fmt: skip
     idle_prefill: IdlePrefill = _setting(
         IdlePrefill.ALL, "idle-prefill", _CACHE, "what to read ahead while no request runs:"
         " every next turn, only those that drop a thought (stripped), or nothing",
@@ -284,6 +296,8 @@ class Config:
             ("max-body-bytes", self.max_body_bytes > 0, "above 0"),
             ("keep-alive-s", self.keep_alive_s > 0, "above 0"),
             ("shutdown-s", self.shutdown_s >= 0, "at least 0"),
+            ("disk-cache-idle-s", self.disk_cache_idle_s >= 0, "at least 0"),
+            ("disk-cache-min-s", self.disk_cache_min_s >= 0, "at least 0"),
             ("kv-bits", self.kv_bits in (None, 2, 3, 4, 5, 6, 8), "2, 3, 4, 5, 6 or 8"),
             ("kv-group-size", self.kv_group_size in (32, 64, 128), "32, 64 or 128"),
             ("max-tokens", self.max_tokens is None or self.max_tokens > 0, "above 0"),

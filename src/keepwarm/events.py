@@ -17,7 +17,8 @@ from keepwarm.prompt.parse import Reply
 class Timings:
     """Seconds spent in each part of a request."""
 
-    queue_s: float = 0.0  # from the arrival to the first work on it
+    queue_s: float = 0.0  # from the arrival to the first work on it, loading not included
+    load_s: float = 0.0  # waiting for the disk
     lookup_s: float = 0.0
     restore_s: float = 0.0
     prefill_s: float = 0.0
@@ -57,6 +58,7 @@ class Result:
     timings: Timings
     source: Source = Source.NONE
     stop_text: str | None = None  # the stop text that ended it, which is not part of `text`
+    disk_bytes: int = 0  # read from the disk for it
 
     @property
     def prefilled_tokens(self) -> int:

@@ -12,6 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from transformers import PreTrainedTokenizerFast
 
 from keepwarm import Placement, PrefixCache, cache_maker
+from keepwarm.cache.disk.settings import Disk
 from keepwarm.engine.core import Core
 from keepwarm.engine.decode import decode
 from keepwarm.engine.grammar import Guides
@@ -132,12 +133,15 @@ def bench(
     weights_bytes: int = 1 << 24,
     kv_bits: int | None = None,
     placement: Placement = PLACEMENT,
+    disk: Disk | None = None,
     **settings: Any,
 ) -> Bench:
     settings.setdefault("max_stall_s", 1e-9)  # one chunk in each step
     model = model_of(architecture)
     make = cache_maker(model, kv_bits, 32)
-    cache = PrefixCache(make, exact=exact, budget_bytes=budget_bytes, placement=placement)
+    cache = PrefixCache(
+        make, exact=exact, budget_bytes=budget_bytes, placement=placement, disk=disk
+    )
     caches = cache.fresh().caches
     mx.eval(model(mx.zeros((1, 4), dtype=mx.int32), cache=caches))
     room = Room(cache, Footprint.of(caches), memory_bytes, weights_bytes)

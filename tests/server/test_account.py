@@ -29,8 +29,10 @@ def test_one_result_is_told_as_it_is() -> None:
         "prefilled_tokens": 6,
         "reason": "extended",
         "source": "ram",
+        "disk_bytes": 0,
         "timings_ms": {
             "queue": 250.0,
+            "load": 0,
             "lookup": 0,
             "restore": 0,
             "prefill": 1.5,

@@ -89,7 +89,7 @@ def test_usage_comes_in_a_chunk_of_its_own_when_asked_for(server: Served) -> Non
     assert events[-1]["usage"]["completion_tokens"] == 8
     assert "cached_tokens" in events[-1]["usage"]["prompt_tokens_details"]
     assert events[-1]["keepwarm"]["timings_ms"].keys() == {
-        "queue", "lookup", "restore", "prefill", "insert", "decode",
+        "queue", "load", "lookup", "restore", "prefill", "insert", "decode",
     }  # fmt: skip
     assert all("keepwarm" not in event for event in events[:-1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from keepwarm.cache.disk.settings import Disk
 from keepwarm.cache.placement import Placement
 from keepwarm.cache.store import PrefixCache
 from keepwarm.config import Config, Percent
@@ -38,9 +39,20 @@ def make_engine(
             exact=config.exact,
             placement=placement,
             policy=config.policy,
+            disk=_disk(config),
         )
 
     return Engine(load, make_cache=make_cache, settings=config.engine_settings())
+
+
+def _disk(config: Config) -> Disk | None:
+    if config.disk_cache in (None, "off"):
+        return None
+    return Disk(
+        str(config.disk_cache),
+        idle_s=config.disk_cache_idle_s,
+        min_spared_s=config.disk_cache_min_s,
+    )
 
 
 def _budget_bytes(budget: int | Percent | None) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from keepwarm.cache.disk.stats import DiskStats
 from keepwarm.cli.amounts import amount
 from keepwarm.config import Config
 from keepwarm.engine.request import Sampling
@@ -65,6 +66,8 @@ def ready_words(
     ]
     if status.cache is not None:
         lines.append(f"  cache    {amount(status.cache.budget_bytes)}{_keys(config)}")
+    if status.disk is not None:
+        lines.append(f"  disk     {_disk_words(status.disk)}")
     if status.context_len is not None:
         lines.append(f"  context  {status.context_len} tokens")
     lines.append(f"  sampling {_sampling(config, own)}")
@@ -102,6 +105,17 @@ def _sampling(config: Config, own: Sampling | None) -> str:
     else:
         source = "the model's own" if held == own else "the model's own, changed by flags"
     return f"{sampling_words(held)} ({source})"
+
+
+def _disk_words(disk: DiskStats) -> str:
+    """What lies there and how to turn it off."""
+    if disk.off_because is not None:
+        return f"off: {disk.off_because}"
+    held = "" if disk.phase == "opening" else f" ({amount(disk.nbytes)} now)"
+    return (
+        f"{disk.folder}{held}: prompts as plain token ids, readable by you alone;"
+        " --disk-cache off to keep none"
+    )
 
 
 def _keys(config: Config) -> str:

@@ -115,12 +115,15 @@ class Core:
 
     def step(self) -> bool:
         """Do a little for everyone. Returns whether there was anything to do."""
+        has_moved = self.cache.disk is not None and self.cache.disk.step()
         self._drop_cancelled()
         self._read_some()
         self._make_room()
         for group in list(self.batch.groups):
             self._decode(group)
-        return self.is_busy or self.warmth.read_ahead(self._room, self._pace)
+        if self.is_busy:  # a request that waits for the disk alone leaves nothing to be done
+            return has_moved or self.queue.has_work or bool(self._by_row)
+        return has_moved or self.warmth.read_ahead(self._room, self._pace)
 
     def _read_some(self) -> None:
         """Read chunk after chunk for as long as others may be held up: at least one, and one

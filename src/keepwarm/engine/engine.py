@@ -108,6 +108,7 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="keepwarm-engine", daemon=True)
         self._changed = threading.Condition(threading.RLock())
         self._commands: deque[_Command] = deque()
+        self._has_news = False  # of the disk; set on any thread
         self._num_entering = 0  # accepted, and not yet seen by the engine's thread
         self._phase = Phase.LOADING
         self._deadline: float | None = None
@@ -251,6 +252,7 @@ class Engine:
         core, self._core = self._core, None
         if core is not None:
             core.end_all(error)
+            core.cache.close()
         with self._changed:
             self._phase = Phase.STOPPED
             self._status = Status(phase=Phase.STOPPED)
@@ -273,6 +275,8 @@ class Engine:
         cache = self._make_cache(model)
         cache.bind(model)
         cache.keeps_secrets = True
+        if cache.disk is not None:
+            cache.disk.on_news = self._tell_news
         caches = cache.fresh().caches
         logits = model(mx.zeros((1, 4), dtype=mx.int32), cache=caches)
         mx.eval(logits, [layer.state for layer in caches])
@@ -292,6 +296,7 @@ class Engine:
     def _serve(self, core: Core) -> None:
         while not self._is_over(core):
             self._take_commands(core)
+            self._has_news = False
             try:
                 has_worked = core.step()
             except Exception as error:
@@ -335,12 +340,19 @@ class Engine:
     def _wait(self) -> None:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._commands or self._phase is Phase.STOPPING, timeout=1.0
+                lambda: self._commands or self._has_news or self._phase is Phase.STOPPING,
+                timeout=1.0,
             )
 
     def _send(self, command: _Command) -> None:
         with self._changed:
             self._commands.append(command)
+            self._changed.notify_all()
+
+    def _tell_news(self) -> None:
+        """The disk tier has something for `step`. Any thread."""
+        with self._changed:
+            self._has_news = True
             self._changed.notify_all()
 
     def _wake(self) -> None:
@@ -364,6 +376,7 @@ class Engine:
             can_batch=core.batch.can_merge,
             counters=core.tally.counters(core.warmth.idle),
             cache=core.cache.stats(),
+            disk=core.cache.disk.stats() if core.cache.disk is not None else None,
         )
 
 

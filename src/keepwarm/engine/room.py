@@ -59,7 +59,8 @@ class Room:
 
     def has(self, live_bytes: int) -> bool:
         """Whether there is that much without evicting anything."""
-        return live_bytes + self._cache.ledger.held_bytes <= self.memory_bytes
+        ledger = self._cache.ledger
+        return live_bytes + ledger.held_bytes + ledger.staged_bytes <= self.memory_bytes
 
     def is_free(self, live_bytes: int) -> bool:
         """As `has`, but for the state at the end of the last prompt, which goes if need be. Mutates

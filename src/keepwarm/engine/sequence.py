@@ -43,6 +43,7 @@ class Sequence:
     num_known: int = 0  # tokens that are generated again, and were passed on before
     runs_apart: bool = False  # a step together with others failed
     source: Source = Source.NONE
+    disk_bytes: int = 0  # what was read from the disk for it
     cached_len: int = 0
     reason: Reason = Reason.COLD
     timings: Timings = field(default_factory=Timings)
@@ -84,7 +85,9 @@ class Sequence:
         """The prompt is being read since `began`, perhaps for the second time. Mutates."""
         self.prefill = prefill
         if self.is_new:
-            prefill.timings.queue_s = max(began - self.arrived, 1e-9)
+            load_s = self.timings.load_s
+            prefill.timings.load_s = load_s
+            prefill.timings.queue_s = max(began - self.arrived - load_s, 1e-9)
             prefill.timings.first_token_s = self.timings.first_token_s
             self.timings = prefill.timings
             self.cached_len, self.reason = prefill.cached_len, prefill.reason
@@ -97,6 +100,12 @@ class Sequence:
             self.timings.restore_s += prefill.timings.restore_s
             prefill.timings = self.timings
         self.has_read()
+
+    def waited_for_disk(self, seconds: float, nbytes: int) -> None:
+        """Mutates."""
+        if self.is_new:
+            self.timings.load_s += seconds
+            self.disk_bytes += nbytes
 
     def has_read(self) -> None:
         """The prompt was read up to where the prefill stands: note it and tell, unless the reply
@@ -186,6 +195,7 @@ class Sequence:
             timings=replace(self.timings),
             source=self.source,
             stop_text=self.reply.stop_text,
+            disk_bytes=self.disk_bytes,
         )
 
     def pause(self, *, drawn: int | None) -> None:

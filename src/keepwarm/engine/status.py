@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from keepwarm.cache.disk.stats import DiskStats
 from keepwarm.cache.stats import Stats
 
 
@@ -51,3 +52,4 @@ class Status:
     can_batch: bool = True  # whether running sequences decode in one step
     counters: Counters = field(default_factory=Counters)
     cache: Stats | None = None
+    disk: DiskStats | None = None

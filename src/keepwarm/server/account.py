@@ -42,10 +42,12 @@ class Account:
             "prefilled_tokens": sum(result.prefilled_tokens for result in self._readers),
             "reason": shown_reason(str(first.reason)),
             "source": str(first.source),
+            "disk_bytes": sum(result.disk_bytes for result in self._readers),
             "timings_ms": {
                 part: round(1000 * seconds, 3)
                 for part, seconds in (
                     ("queue", timings.queue_s),
+                    ("load", timings.load_s),
                     ("lookup", timings.lookup_s),
                     ("restore", timings.restore_s),
                     ("prefill", timings.prefill_s),
@@ -60,10 +62,16 @@ class Account:
         first, usage = self._readers[0], self.usage()
         return (
             f"{usage['prompt_tokens']} prompt tokens, {self._cached_tokens} cached"
-            f" ({shown_reason(str(first.reason))}, {first.source}),"
+            f" ({shown_reason(str(first.reason))}, {first.source}{self._load_words()}),"
             f" {usage['completion_tokens']} generated,"
             f" first after {first.timings.first_token_s:.3f} s"
         )
+
+    def _load_words(self) -> str:
+        first = self._readers[0]
+        if not first.disk_bytes:
+            return ""
+        return f" {first.disk_bytes / 1e6:.1f} MB in {1000 * first.timings.load_s:.0f} ms"
 
     @property
     def _cached_tokens(self) -> int:

@@ -86,6 +86,7 @@ class _EngineCollector(Collector):
         yield from _gauges(status)
         yield from _counts(status)
         yield from _cache(status)
+        yield from _disk(status)
 
 
 def _gauges(status: Status) -> Iterable[Metric]:
@@ -152,6 +153,24 @@ def _cache(status: Status) -> Iterable[Metric]:
     ):
         yield GaugeMetricFamily(name, words, value=value)
     yield _labelled("keepwarm_cache_events", "What the cache did.", "event", cache.events)
+
+
+def _disk(status: Status) -> Iterable[Metric]:
+    disk = status.disk
+    if disk is None:
+        return
+    for name, words, value in (
+        ("keepwarm_disk_on", "1 while the disk cache is used.", float(disk.phase == "on")),
+        ("keepwarm_disk_bytes", "What it holds.", disk.nbytes),
+        ("keepwarm_disk_files", "In so many files.", disk.num_files),
+    ):
+        yield GaugeMetricFamily(name, words, value=value)
+    for name, words, value in (
+        ("keepwarm_disk_read_bytes", "Read from it, and verified.", disk.read_bytes),
+        ("keepwarm_disk_written_bytes", "Written to it.", disk.written_bytes),
+    ):
+        yield CounterMetricFamily(name, words, value=value)
+    yield _labelled("keepwarm_disk_events", "What the disk cache did.", "event", disk.events)
 
 
 def _labelled(name: str, words: str, label: str, counts: Mapping[str, int]) -> Metric:

@@ -14,6 +14,7 @@ class TimingsMs(BaseModel):
     """Milliseconds spent in each part of a request."""
 
     queue: float
+    load: float
     lookup: float
     restore: float
     prefill: float
@@ -28,6 +29,7 @@ class CacheReport(BaseModel):
     prefilled_tokens: int
     reason: str
     source: str
+    disk_bytes: int
     timings_ms: TimingsMs
     notes: list[str] | None = None  # what was left out of the request
 

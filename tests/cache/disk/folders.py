@@ -43,6 +43,7 @@ def flushed(cache: PrefixCache) -> Tier:
     """All that rests is acknowledged."""
     tier = tier_of(cache)
     assert tier.flush()
+    assert tier._wait_until(lambda: not tier._loads and not tier._writer.num_open, 30)
     for index in tier._indexes.values():
         index.check()
     cache.check()

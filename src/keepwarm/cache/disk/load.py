@@ -40,7 +40,8 @@ class Load:
     ended: float = 0.0
     is_over: bool = False
     position: int = 0  # as far as it is in RAM now, if it went well
-    num_read: int = 0
+    num_read: int = 0  # files
+    num_bytes_read: int = 0
     arrays: dict[File, list[mx.array]] = field(default_factory=dict)
     _making: Iterator[File | None] | None = None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keepwarm.cache.disk.files import Files
 from keepwarm.errors import BadInput
 
 
@@ -22,6 +23,7 @@ class Disk:
     min_spared_s: float = 0.5  # of prefill that a file must spare a restart
     deadline_s: float = 10.0  # a load that takes longer is not waited for
     buffer_bytes: int = 64 << 20  # on their way to the disk at once
+    files: Files = field(default_factory=Files)  # the operating system's, unless a test says else
 
     def __post_init__(self) -> None:
         for name, is_good in (

@@ -11,19 +11,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from threading import Event
 from time import monotonic, perf_counter, time
 from typing import TYPE_CHECKING, Any
 
-from keepwarm.cache.disk.files import Files
 from keepwarm.cache.disk.format import BadFile
 from keepwarm.cache.disk.index import File, Found, Index
 from keepwarm.cache.disk.load import Load
 from keepwarm.cache.disk.opening import Opened, Shape, opened, plan_of, space_id
 from keepwarm.cache.disk.settings import Disk
 from keepwarm.cache.disk.spill import Draft, Spill, Where, full_group, keys_to
+from keepwarm.cache.disk.stats import DiskStats, Phase
 from keepwarm.cache.disk.store import Folder, Taken
 from keepwarm.cache.disk.worker import Job, Worker
 from keepwarm.cache.explain import Match
@@ -46,14 +45,7 @@ log = logging.getLogger("keepwarm.disk")
 _MIN_GAIN = 16
 # What is believed of a disk before it was measured.
 _GUESS_BYTES_PER_S = 500e6
-_NEVER_ROWS = 1 << 20
 _HANG_S = 60.0
-
-
-class Phase(StrEnum):
-    OPENING = "opening"  # the model is being hashed, the folder looked through
-    ON = "on"
-    OFF = "off"
 
 
 @dataclass(slots=True)
@@ -68,9 +60,7 @@ class Due:
 class Tier:
     """The files of one model, and what is on its way from and to them."""
 
-    def __init__(
-        self, cache: PrefixCache, disk: Disk, model: Any, files: Files | None = None
-    ) -> None:
+    def __init__(self, cache: PrefixCache, disk: Disk, model: Any) -> None:
         """Never raises because of the folder: it is off then, and says why."""
         self.phase = Phase.OPENING
         self.off_because: str | None = None
@@ -89,7 +79,7 @@ class Tier:
         self._bytes_per_s = _GUESS_BYTES_PER_S
         self._like: list[Any] = []
         self._model = disk.model if disk.model is not None else model
-        self._open(files or Files())
+        self._open()
 
     def _tell(self) -> None:
         """On a worker's thread."""
@@ -98,7 +88,7 @@ class Tier:
 
     # Its life
 
-    def _open(self, files: Files) -> None:
+    def _open(self) -> None:
         try:
             plan = plan_of(self._cache, self._disk, self._model)
             self._weights = Weights(self._model)
@@ -106,7 +96,7 @@ class Tier:
         except Exception as error:  # whatever a foreign model may raise when it is looked at
             self._turn_off(str(error))
             return
-        self._writer.submit(partial(opened, plan, files), self._opened, held=[plan])
+        self._writer.submit(partial(opened, plan, self._disk.files), self._opened, held=[plan])
 
     def _opened(self, job: Job) -> None:
         if job.error is not None:
@@ -147,9 +137,9 @@ class Tier:
         return is_so()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Write what is due and let go of the folder. May be called again."""
-        if self.phase is Phase.ON:
-            self.flush(timeout_s)
+        """Write what is due and let go of the folder. May be called again; never raises."""
+        if self.phase is Phase.ON and not self.flush(timeout_s):
+            log.warning("the disk cache was closed before all was written")
         self._turn_off("closed", is_fault=False)
         ended = [worker.stop(timeout_s) for worker in (self._writer, self._reader)]
         self._writer.drain()
@@ -168,6 +158,29 @@ class Tier:
         """Write all that rests or does not, if it is worth a file; whether that was done in time."""
         self.rest()
         return self._wait_until(lambda: not self._due and not self._writer.num_open, timeout_s)
+
+    @property
+    def is_opening(self) -> bool:
+        return self.phase is Phase.OPENING
+
+    @property
+    def deadline_s(self) -> float:
+        return self._disk.deadline_s
+
+    def stats(self) -> DiskStats:
+        """A reading."""
+        path = str(self._folder.path if self._folder is not None else self._disk.path)
+        counts = dict(self.counts)
+        return DiskStats(
+            phase=self.phase,
+            off_because=self.off_because,
+            folder=path,
+            num_files=self.num_files,
+            nbytes=self.nbytes,
+            read_bytes=counts.pop("read_bytes", 0),
+            written_bytes=counts.pop("written_bytes", 0),
+            events=counts,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -298,6 +311,7 @@ class Tier:
             self._spoil(load, file, job.error)
             return
         load.num_read += 1
+        load.num_bytes_read += job.result
         self.counts["read_bytes"] += job.result
         if load.num_read == len(load.found.files) and not load.is_over:
             self._finish(load)
@@ -404,12 +418,27 @@ class Tier:
         if not is_there:
             self.counts["gone_before_written"] += 1
             return []
-        target: Node | None = node
-        if not space.can_cut or space.window_groups:
-            while target is not None and target.checkpoint is None:
-                target = target.parent
-        if target is None or target.is_root:
-            return []
+        for target in self._targets(space, node):
+            if drafts := self._drafts_to(space, target):
+                return drafts
+        return []
+
+    def _targets(self, space: Space, node: Node) -> list[Node]:
+        """Where a restart should find the conversation that ends at `node`."""
+        if space.can_cut and not space.window_groups:
+            return [node]
+        marked = [step for step in node.path() if step.checkpoint is not None]
+        tip = marked[-1:]
+        if len(marked) > 1 and _is_reply(marked[-1]) and self._is_cheap(space, marked[-2]):
+            return [marked[-2], *tip]  # the same may be asked again, or the reply written otherwise
+        return tip
+
+    def _is_cheap(self, space: Space, node: Node) -> bool:
+        """Whether a snapshot weighs no more than the rows of the least span."""
+        assert node.checkpoint is not None
+        return node.checkpoint.nbytes <= self._row_bytes(space) * self._cache.placement.min_span
+
+    def _drafts_to(self, space: Space, target: Node) -> list[Draft]:
         index = self._index(space)
         durable = index.durable_len(keys_to(target))
         spared_s = self._cache.cost.prefill_s(durable, target.end)
@@ -431,16 +460,16 @@ class Tier:
 
     def _max_rows(self, space: Space) -> int:
         """Of one file: no more than a prefill step, nor than what may be on its way at once."""
-        group = full_group(space.layout)
-        row_bytes = 0
-        for node in space.tree.nodes():
-            spans = node.spans[0] if group is not None and node.spans else []
-            if spans:
-                block = spans[0].block
-                row_bytes = block.nbytes // (block.hi - block.lo)
-                break
-        most = self._disk.buffer_bytes // row_bytes if row_bytes else _NEVER_ROWS
-        return max(1, min(self._cache.placement.prefill_step, most))
+        row_bytes, step = self._row_bytes(space), self._cache.placement.prefill_step
+        return max(1, min(step, self._disk.buffer_bytes // row_bytes)) if row_bytes else step
+
+    def _row_bytes(self, space: Space) -> int:
+        """What a row of full attention weighs, over all layers."""
+        if full_group(space.layout) is None:
+            return 0
+        blocks = (s.block for node in space.tree.nodes() for s in node.spans[0])
+        block = next(blocks, None)
+        return block.nbytes // (block.hi - block.lo) if block is not None else 0
 
     def _submit(self, drafts: Sequence[Draft], space: Space) -> bool:
         if not self._is_same_model():
@@ -521,6 +550,10 @@ def _put_all(folder: Folder, drafts: Sequence[Draft]) -> list[File]:
     files = [folder.put(draft.put) for draft in drafts]
     folder.settle()
     return files
+
+
+def _is_reply(node: Node) -> bool:
+    return node.checkpoint is not None and node.checkpoint.kind == StopKind.REPLY
 
 
 def _words(error: Exception) -> str:
