@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
-from keepwarm import Placement, PrefixCache, Sampling, Session
+from keepwarm import Grammar, Placement, PrefixCache, Sampling, Session
 from keepwarm.cache.explain import Reason
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.events import Delta, Done, Reading
@@ -144,6 +144,98 @@ def test_stream_that_never_ran_has_read_nothing() -> None:
 def test_what_cannot_be_meant_is_refused_at_the_call(settings: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         session_with(HYBRID).chat("Hello", **settings)
+
+
+def test_fork_goes_on_from_here_and_shares_what_was_read() -> None:
+    session = session_with(HYBRID)
+    first = session.chat("What is the weather in Paris today?", max_tokens=6).result
+    other = session.fork()
+    said = other.chat("Is it sunny?", max_tokens=4).result
+    assert said.cached_tokens > first.prompt_tokens // 2
+    assert (len(session.messages), len(other.messages)) == (3, 5)
+    other.messages[1]["content"] = "edited"
+    assert session.messages[1]["content"] != "edited"
+
+
+def test_regenerate_puts_another_reply_in_the_place_of_the_last() -> None:
+    session = session_with(HYBRID)
+    with pytest.raises(BadInput, match="nothing to reply to"):
+        Session(session.model, session.tokenizer, cache=session.cache).regenerate()
+    first = session.chat("What is the weather?", max_tokens=6).result
+    sampling = Sampling(temperature=1.0, seed=3)
+    given_up = session.regenerate(sampling=sampling, max_tokens=6)
+    next(given_up)
+    given_up.close()
+    assert session.messages[-1] == first.reply.as_message()
+    again = session.regenerate(sampling=sampling, max_tokens=6).result
+    assert again.tokens != first.tokens
+    assert again.cached_tokens > 0
+    assert session.messages[-1] == again.reply.as_message()
+    assert len(session.messages) == 3
+
+
+def test_stop_text_ends_the_reply_and_is_cut_off() -> None:
+    session = session_with(HYBRID)
+    whole = session.complete("What is the weather", max_tokens=20).result.text
+    stop = whole[len(whole) // 2 :][:4]
+    result = session.complete("What is the weather", max_tokens=20, stop=stop).result
+    assert result.text == whole[: whole.index(stop)]
+    assert result.finish_reason == "stop"
+
+
+def test_reply_fits_the_grammar_behind_the_thought() -> None:
+    session = session_with(HYBRID)  # this template opens a thought
+    bias = Sampling(logit_bias={session.tokenizer.think_end_tokens[0]: 100.0})
+    grammar = Grammar.json({"enum": ["sun", "rain"]})
+    reply = session.chat("What is the weather?", max_tokens=20, grammar=grammar, sampling=bias)
+    assert reply.result.reply.content in ('"sun"', '"rain"')
+    assert (
+        session.complete("The", max_tokens=9, grammar=Grammar.regex("a{4}")).result.text == "aaaa"
+    )
+    with pytest.raises(BadInput, match="regular expression"):
+        session.chat("Hello", grammar=Grammar.regex("("))
+
+
+def test_log_probabilities_come_with_the_tokens() -> None:
+    session = session_with(HYBRID)
+    events = list(session.complete("What is the weather", max_tokens=4, top_logprobs=3))
+    told = [e for e in events if isinstance(e, Delta) and e.token is not None]
+    assert len(told) == 4
+    for event in told:
+        assert event.logprob == max(value for _, value in event.top_logprobs) <= 0
+        assert len(event.top_logprobs) == 3
+
+
+def test_token_ids_are_continued() -> None:
+    session = session_with(HYBRID)
+    ids = session.tokenizer.encode("What is the weather", add_special_tokens=False)
+    assert (
+        session.complete(ids, max_tokens=5).result.tokens
+        == session.complete("What is the weather", max_tokens=5).result.tokens
+    )
+
+
+def test_thoughts_and_content_are_told_apart() -> None:
+    session = session_with(HYBRID)
+    bias = Sampling(logit_bias={session.tokenizer.think_end_tokens[0]: 3.0})
+    events = list(session.chat("What is the weather?", max_tokens=40, sampling=bias))
+    deltas = [e for e in events if isinstance(e, Delta)]
+    assert isinstance(events[-1], Done)
+    result = events[-1].result
+    assert result is not None
+    assert "".join(e.text for e in deltas) == result.text
+    assert [e.token for e in deltas if e.token is not None] == result.tokens[: len(deltas)]
+    thought = "".join(e.text for e in deltas if e.kind == "thought")
+    content = "".join(e.text for e in deltas if e.kind == "content")
+    assert thought + "</think>" + content == result.text
+
+
+def test_kv_bits_make_a_cache_of_quantized_rows() -> None:
+    session = session_with(ARCHITECTURES["llama"])
+    quantized = Session(session.model, session.tokenizer, kv_bits=8)
+    assert type(quantized.cache.fresh().caches[0]).__name__ == "QuantizedKVCache"
+    with pytest.raises(BadInput, match="kv_bits"):
+        Session(session.model, session.tokenizer, cache=session.cache, kv_bits=8)
 
 
 def test_reply_joins_the_history_with_its_reasoning_apart() -> None:
@@ -295,7 +387,7 @@ def test_reply_is_stored_only_where_the_next_turn_repeats_it(
     session.messages.append({"role": "assistant", "reasoning_content": "Paris", **said})
     reply = f"Paris\n</think>\n\n{decoded}<|im_end|>"
     read = asked.extended(session.tokenizer.encode(reply, add_special_tokens=False))
-    assert session._is_append_only(read) is is_kept
+    assert session.is_append_only(read) is is_kept
 
 
 def test_stream_closed_in_a_tool_loop_without_ids_raises_nothing() -> None:

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 from keepwarm.cache.explain import Reason
+from keepwarm.prompt.kinds import Kind
 from keepwarm.prompt.parse import Reply
 
 
@@ -98,8 +99,10 @@ class Reading(Event):
 @dataclass(frozen=True, slots=True)
 class Delta(Event):
     """A piece of the reply: a token, or text that was held back. The text may be empty while a
-    character is incomplete."""
+    character, or what may be a tag, is incomplete. `kind` tells content, thoughts, calls and the
+    markup around them apart; all texts together are the reply as it was generated."""
 
+    kind: Kind = field(default=Kind.CONTENT, kw_only=True)
     token: int | None = None
     logprob: float | None = None  # of the token, when asked for
     top_logprobs: tuple[tuple[int, float], ...] = ()  # (token, logprob), the likeliest first

@@ -11,29 +11,29 @@ stream is iterated.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from time import perf_counter
-from typing import Any
+from collections.abc import Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from keepwarm.cache.explain import Reason
-from keepwarm.cache.placement import StopKind
 from keepwarm.cache.store import PrefixCache
-from keepwarm.engine.decode import decode
-from keepwarm.engine.prefill import Prefill
-from keepwarm.engine.reply import behind_text
-from keepwarm.engine.request import Sampling, check_is, check_max_tokens
-from keepwarm.engine.sampling import Draw
-from keepwarm.events import ChatResult, Delta, Done, Event, Reading, Stream, Timings
+from keepwarm.engine.request import Grammar, Request, Sampling
+from keepwarm.errors import BadInput
+from keepwarm.events import ChatResult, Stream
+from keepwarm.model.caches import cache_maker
 from keepwarm.model.defaults import own_sampling
-from keepwarm.own_loop import load_from_disk
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import AnyPrompt, Prompt, as_prompt
 from keepwarm.prompt.follow_up import continues, follow_up
 from keepwarm.prompt.hygiene import Clean, clean
-from keepwarm.prompt.parse import parse_reply
 from keepwarm.prompt.plain import render_text
 from keepwarm.prompt.render import render_chat
+from keepwarm.turn import Turn
+
+if TYPE_CHECKING:
+    from keepwarm.engine.grammar import Guides
 
 Message = dict[str, Any]
 
@@ -56,16 +56,29 @@ class Session:
         tools: Sequence[dict[str, Any]] | None = None,
         template_kwargs: dict[str, Any] | None = None,
         namespace: str = "",
+        kv_bits: int | None = None,
     ) -> None:
+        """Without `cache` it makes one, of quantized rows with `kv_bits`."""
         self.model = model
         self.sampling = own_sampling(model) or Sampling()
         is_wrapped = isinstance(tokenizer, TokenizerWrapper)
         self.tokenizer = tokenizer if is_wrapped else TokenizerWrapper(tokenizer)
-        self.cache = cache if cache is not None else PrefixCache(model)
+        if cache is not None and kv_bits is not None:
+            raise BadInput(
+                "kv_bits are those of the cache: make it with cache_maker(model, kv_bits)"
+            )
+        self.cache = cache if cache is not None else PrefixCache(cache_maker(model, kv_bits))
         self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self.tools = list(tools) if tools else None
         self.template_kwargs = dict(template_kwargs or {})
         self.namespace = namespace
+
+    @cached_property
+    def guides(self) -> Guides:
+        """Compiles grammars for this tokenizer."""
+        from keepwarm.engine.grammar import Guides
+
+        return Guides(self.tokenizer)
 
     def chat(
         self,
@@ -73,6 +86,9 @@ class Session:
         *,
         max_tokens: int = 1024,
         sampling: Sampling | None = None,
+        stop: str | Sequence[str] = (),
+        grammar: Grammar | None = None,
+        top_logprobs: int | None = None,
     ) -> Stream[ChatResult]:
         """Say something and stream the reply; both join `messages` once the reply is complete.
 
@@ -81,19 +97,73 @@ class Session:
 
         `message` is what the user says, or one or more messages (tool results, say). What the
         chat template cannot write is brought into a form that it can (see `prompt.hygiene`).
+        Stop texts bind in the content, and the grammar behind the thought. With `top_logprobs`
+        each piece has the log probability of its token, and those of so many likelier ones.
         Raises RenderError when the template refuses the conversation even so.
         """
         said = _as_messages(message)
         ours = self._clean([*self.messages, *said])
-        request = _Request(self, self._render(ours), said, hygiene=ours.acted)
-        return request.stream(max_tokens, sampling or self.sampling)
+        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs)
+        request = self._request(self._render(ours), options)
+        return Turn(self, request, said=said, hygiene=ours.acted).stream()
+
+    def regenerate(
+        self,
+        *,
+        max_tokens: int = 1024,
+        sampling: Sampling | None = None,
+        stop: str | Sequence[str] = (),
+        grammar: Grammar | None = None,
+        top_logprobs: int | None = None,
+    ) -> Stream[ChatResult]:
+        """Have the last reply again: it takes the place of the one before once it is complete.
+        Raises BadInput when there is nothing to reply to."""
+        is_replied = bool(self.messages) and self.messages[-1]["role"] == "assistant"
+        asked = self.messages[:-1] if is_replied else self.messages
+        if not asked:
+            raise BadInput("there is nothing to reply to: the conversation is empty")
+        ours = self._clean(asked)
+        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs)
+        request = self._request(self._render(ours), options)
+        turn = Turn(self, request, said=[], hygiene=ours.acted, num_replaced=int(is_replied))
+        return turn.stream()
 
     def complete(
-        self, text: str, *, max_tokens: int = 1024, sampling: Sampling | None = None
+        self,
+        text: str | AnyPrompt,
+        *,
+        max_tokens: int = 1024,
+        sampling: Sampling | None = None,
+        stop: str | Sequence[str] = (),
+        grammar: Grammar | None = None,
+        top_logprobs: int | None = None,
     ) -> Stream[ChatResult]:
-        """Continue a text, without chat template and without memory, while the stream is iterated."""
-        request = _Request(self, render_text(self.tokenizer, text), None)
-        return request.stream(max_tokens, sampling or self.sampling)
+        """Continue a text, or token ids, without chat template and without memory, while the
+        stream is iterated."""
+        prompt = render_text(self.tokenizer, text) if isinstance(text, str) else as_prompt(text)
+        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs)
+        request = replace(self._request(prompt, options), continues_text=True)
+        return Turn(self, request, said=None).stream()
+
+    def fork(self) -> Session:
+        """Another session with the same history, settings and cache: both go on from here, and
+        share all that was read."""
+        twin = copy(self)
+        twin.messages = deepcopy(self.messages)
+        twin.template_kwargs = dict(self.template_kwargs)
+        return twin
+
+    def _request(self, prompt: Prompt, options: _Options) -> Request:
+        return Request(
+            prompt=prompt,
+            max_tokens=options.max_tokens,
+            sampling=options.sampling or self.sampling,
+            stop=options.stop,
+            grammar=options.grammar,
+            top_logprobs=options.top_logprobs,
+            namespace=self.namespace,
+            tools=self.tools or (),
+        )
 
     def _clean(self, messages: list[Message]) -> Clean:
         return clean(
@@ -105,7 +175,7 @@ class Session:
             self.tokenizer, ours.messages, tools=ours.tools, template_kwargs=self.template_kwargs
         )
 
-    def _is_append_only(self, read: Prompt) -> bool:
+    def is_append_only(self, read: Prompt) -> bool:
         """Whether the next turn will begin with the very tokens that were read."""
         *before, reply = self.messages
         ours = self._clean(before)
@@ -120,137 +190,15 @@ class Session:
         return upcoming is None or continues(read, upcoming)
 
 
-class _Request:
-    """One run of a session's model: read the prompt, decode, store."""
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What a caller may say of one reply."""
 
-    def __init__(
-        self,
-        session: Session,
-        prompt: Prompt,
-        said: list[Message] | None,
-        hygiene: tuple[str, ...] = (),
-    ) -> None:
-        """`said` joins the history with the reply; None for a request outside of it."""
-        self._session = session
-        self._prompt = prompt
-        self._said = said
-        self._hygiene = hygiene
-        self._tokens: list[int] = []
-        self._text = ""
-        self._finish_reason = "length"
-        self._prefill: Prefill | None = None  # once it has begun
-
-    def stream(self, max_tokens: int, sampling: Sampling) -> Stream[ChatResult]:
-        check_max_tokens(max_tokens)
-        check_is(sampling, Sampling, "sampling", "Sampling(temperature=0.7)")
-        self._session.cache.bind(self._session.model)
-        return Stream(self._run(max_tokens, sampling), cancelled=self._cancelled)
-
-    def _run(self, max_tokens: int, sampling: Sampling) -> Generator[Event, None, ChatResult]:
-        session, prompt = self._session, self._prompt
-        began = perf_counter()
-        load_from_disk(session.cache, prompt, namespace=session.namespace)
-        with Prefill(session.model, session.cache, prompt, namespace=session.namespace) as prefill:
-            self._prefill = prefill
-            total, cached = len(prompt), prefill.cached_len
-            yield Reading(position=cached, prompt_tokens=total, cached_tokens=cached)
-            for position in prefill.steps():
-                yield Reading(position=position, prompt_tokens=total, cached_tokens=cached)
-            prefill.keep_end()
-            try:
-                yield from self._decode(prefill, max_tokens, sampling, began)
-            except GeneratorExit:
-                # Half a reply is no part of any next prompt; its rows may be.
-                if self._can_cut:
-                    self._store(prefill)
-                raise
-            result = self._finish(prefill)
-            yield Done(result=result)
-            return result
-
-    def _decode(
-        self, prefill: Prefill, max_tokens: int, sampling: Sampling, began: float
-    ) -> Generator[Event, None, None]:
-        tokenizer, timings = self._session.tokenizer, prefill.timings
-        detokenizer = tokenizer.detokenizer if self._said is not None else behind_text(tokenizer)
-        tokens = decode(
-            self._session.model,
-            prefill.live,
-            prefill.logits,
-            Draw(sampling, prompt=self._prompt.tokens),
-        )
-        started = perf_counter()
-        for token in tokens:
-            if not self._tokens:
-                timings.first_token_s = perf_counter() - began
-            self._tokens.append(token)
-            if token in tokenizer.eos_token_ids:
-                self._finish_reason = "stop"
-                break
-            detokenizer.add_token(token)
-            yield self._delta(detokenizer.last_segment, token)
-            if len(self._tokens) == max_tokens:
-                break
-        timings.decode_s = perf_counter() - started
-        detokenizer.finalize()
-        if rest := detokenizer.last_segment:
-            yield self._delta(rest, self._tokens[-1])
-
-    def _delta(self, text: str, token: int) -> Delta:
-        self._text += text
-        return Delta(text, token=token)
-
-    def _finish(self, prefill: Prefill) -> ChatResult:
-        session, result = self._session, self._result(self._finish_reason)
-        if self._said is not None:
-            session.messages += [*self._said, result.reply.as_message()]
-        # A snapshot is dear, and lost on a template that rewrites the reply; rows are not.
-        if self._can_cut or self._said is None or session._is_append_only(self._read):
-            self._store(prefill)
-        return result
-
-    def _cancelled(self) -> ChatResult:
-        """Of a stream that was closed."""
-        return self._result("cancelled")
-
-    def _result(self, finish_reason: str) -> ChatResult:
-        session, prefill = self._session, self._prefill
-        reply = parse_reply(
-            session.tokenizer,
-            self._text,
-            prompt=self._prompt,
-            tools=session.tools,
-            template_kwargs=session.template_kwargs,
-            finish_reason="stop" if finish_reason == "stop" else "length",
-        )
-        return ChatResult(
-            text=self._text,
-            reply=reply,
-            tokens=self._tokens,
-            finish_reason=finish_reason,
-            prompt_tokens=len(self._prompt),
-            cached_tokens=prefill.cached_len if prefill is not None else 0,
-            reason=prefill.reason if prefill is not None else Reason.COLD,
-            timings=prefill.timings if prefill is not None else Timings(),
-            hygiene=self._hygiene,
-        )
-
-    @property
-    def _can_cut(self) -> bool:
-        layout = self._session.cache.layout
-        return layout is not None and layout.can_cut
-
-    @property
-    def _read(self) -> Prompt:
-        """All that the model has read: the prompt and the reply."""
-        return self._prompt.extended(self._tokens)
-
-    def _store(self, prefill: Prefill) -> None:
-        """Keep the reply's state where the next turn can start from it."""
-        if self._tokens and not self._session.cache.exact:
-            prefill.insert(self._read, StopKind.REPLY)
-        if (disk := self._session.cache.disk) is not None:
-            disk.rest()
+    max_tokens: int
+    sampling: Sampling | None
+    stop: str | Sequence[str]
+    grammar: Grammar | None
+    top_logprobs: int | None
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:

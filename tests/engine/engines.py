@@ -163,4 +163,4 @@ def alone(
         list(prefill.steps())
         draw = Draw(request.sampling or Sampling(), prompt=prompt.tokens)
         tokens = decode(bench.model, prefill.live, prefill.logits, draw)
-        return [token for _, token in zip(range(max_tokens), tokens)]
+        return [token.value for _, token in zip(range(max_tokens), tokens)]

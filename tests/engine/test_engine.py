@@ -48,6 +48,7 @@ def test_stream_gives_the_events_and_the_result(engine: Engine) -> None:
     tokens = [e.token for e in events if isinstance(e, Delta) and e.token is not None]
     assert stream.result.tokens == tokens
     assert len(tokens) == 6
+    assert stream.result.reply.content == stream.result.text
 
 
 def test_threads_get_what_each_would_get_alone(engine: Engine) -> None:

@@ -67,7 +67,7 @@ class Reference:
             list(prefill.steps())
             draw = Draw(sampling, prompt=prompt.tokens)
             tokens = decode(self._model, prefill.live, prefill.logits, draw)
-            drawn = [token for _, token in zip(range(MAX_TOKENS), tokens)]
+            drawn = [token.value for _, token in zip(range(MAX_TOKENS), tokens)]
         eos = self._tokenizer.eos_token_ids
         texts = []
         for count in range(MAX_TOKENS + 1):

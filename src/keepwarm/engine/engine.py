@@ -24,6 +24,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.cache.store import PrefixCache
+from keepwarm.engine.chat import Teller, bound_to_markup
 from keepwarm.engine.core import Core
 from keepwarm.engine.grammar import Guides
 from keepwarm.engine.limits import Limits
@@ -33,7 +34,7 @@ from keepwarm.engine.room import Room
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
-from keepwarm.events import Done, Event, Failed, Result, Stream
+from keepwarm.events import ChatResult, Delta, Done, Event, Failed, Stream
 from keepwarm.machine import bound_spare_buffers, free_bytes
 from keepwarm.model.defaults import own_sampling
 from keepwarm.model.head import head_of
@@ -186,7 +187,7 @@ class Engine:
         queue is full and Unavailable when the engine is loading, stopping or stopped.
         """
         self._check_ready()
-        request = self._limits.fitted(request)
+        request = bound_to_markup(self._limits.fitted(request), self.tokenizer)
         ticket = Ticket(self, request)
         with self._changed:
             self._check_ready()
@@ -209,14 +210,17 @@ class Engine:
         if not self.is_ready:
             raise Unavailable(f"the engine is {self._phase}")
 
-    def stream(self, request: Request) -> Stream[Result]:
+    def stream(self, request: Request) -> Stream[ChatResult]:
         """Submit a request, now, and iterate over its events on this thread.
 
         A stream that is closed or dropped is cancelled. Raises what `submit` raises.
         """
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        ticket = self.submit(request, events.put)
-        return Stream(_events(events), cancel=ticket.cancel, cancelled=lambda: _last_result(events))
+        told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        ticket = self.submit(request, told.put)
+        teller = Teller(self.tokenizer, ticket.request)
+        return Stream(
+            _events(told, teller), cancel=ticket.cancel, cancelled=lambda: _last(told, teller)
+        )
 
     def call(self, function: Callable[[PrefixCache], T]) -> T:
         """Run a function on the cache, between two steps, on the engine's thread."""
@@ -380,21 +384,27 @@ class Engine:
         )
 
 
-def _events(told: queue.SimpleQueue[Event]) -> Generator[Event, None, Result]:
-    """What a request is told, up to its end."""
+def _events(told: queue.SimpleQueue[Event], teller: Teller) -> Generator[Event, None, ChatResult]:
+    """What a request is told, part by part, up to its end."""
     while True:
         event = told.get()
         if isinstance(event, Failed) and event.error is not None:
             raise event.error
-        yield event
-        if isinstance(event, Done):
+        if isinstance(event, Delta):
+            yield from teller.told(event)
+        elif isinstance(event, Done):
             assert event.result is not None
-            return event.result
+            yield from teller.rest(event.result.finish_reason)
+            result = teller.result(event.result)
+            yield Done(result=result)
+            return result
+        else:
+            yield event
 
 
-def _last_result(told: queue.SimpleQueue[Event]) -> Result:
+def _last(told: queue.SimpleQueue[Event], teller: Teller) -> ChatResult:
     """Of a request that was cancelled: the engine ends it within a chunk."""
-    *_, last = _events(told)
+    *_, last = _events(told, teller)
     assert isinstance(last, Done)
-    assert last.result is not None
+    assert isinstance(last.result, ChatResult)
     return last.result

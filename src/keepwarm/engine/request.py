@@ -110,6 +110,7 @@ class Request:
     top_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
     grammar: Grammar | None = None
     ignore_eos: bool = False
+    tools: Sequence[Mapping[str, Any]] = ()  # that the reply may call: its calls are read by them
     continues_text: bool = False  # a space that the reply begins with is part of it
 
     def __post_init__(self) -> None:

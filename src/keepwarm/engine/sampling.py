@@ -14,7 +14,7 @@ import numpy as np
 from keepwarm.engine.request import Sampling
 from keepwarm.prompt.boundaries import Tokens
 
-if TYPE_CHECKING:  # a session has no grammars, and need not load their library
+if TYPE_CHECKING:  # without grammars their library need not be loaded
     from keepwarm.engine.grammar import Guide
 
 # Dividing by less or by more than these leaves float32.

@@ -1,0 +1,82 @@
+"""What a request means by the markup of its model, and its reply told part by part. No mlx; any
+thread, a `Teller` one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from keepwarm.engine.request import Request
+from keepwarm.events import ChatResult, Delta, Result
+from keepwarm.prompt.kinds import Kind, Kinds
+from keepwarm.prompt.parse import Reply, opens_thought, parse_reply
+from keepwarm.prompt.scan import markup_of
+
+
+def bound_to_markup(request: Request, tokenizer: Any) -> Request:
+    """The request as it is meant: its stop texts bind in the content, and its grammar behind the
+    thought that the prompt has opened. A text that is continued has no markup."""
+    if request.continues_text:
+        return request
+    if request.stop and request.markup is None:
+        request = replace(request, markup=markup_of(tokenizer, request.prompt))
+    grammar = request.grammar
+    if grammar is not None and not grammar.after and opens_thought(tokenizer, request.prompt):
+        request = replace(request, grammar=replace(grammar, after=tokenizer.think_end))
+    return request
+
+
+class Teller:
+    """One reply as it comes in: each piece with its kind, and the whole taken apart at the end."""
+
+    def __init__(
+        self, tokenizer: Any, request: Request, template_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """`template_kwargs` are those that the prompt was rendered with."""
+        self._tokenizer = tokenizer
+        self._request = request
+        self._template_kwargs = template_kwargs
+        self._kinds = (
+            None
+            if request.continues_text
+            else Kinds(tokenizer, request.prompt, list(request.tools))
+        )
+        self._kind = Kind.CONTENT  # of what was told last
+
+    def told(self, delta: Delta) -> Iterator[Delta]:
+        """What is certain with this piece: the token comes at once, text that may be a tag once it
+        is known. Mutates."""
+        pieces = self._kinds.push(delta.text) if self._kinds is not None else []
+        if self._kinds is None:
+            yield delta
+            return
+        first, *rest = pieces or [(self._kind, "")]
+        self._kind = (rest or [first])[-1][0]
+        yield replace(delta, kind=first[0], text=first[1])
+        for kind, text in rest:
+            yield Delta(text, kind=kind)
+
+    def rest(self, finish_reason: str) -> Iterator[Delta]:
+        """What was held back, at the end. Mutates."""
+        if self._kinds is not None:
+            for kind, text in self._kinds.end(finish_reason):
+                yield Delta(text, kind=kind)
+
+    def result(self, result: Result) -> ChatResult:
+        """The same with the reply: content, reasoning and calls."""
+        known = {field.name: getattr(result, field.name) for field in fields(Result)}
+        return ChatResult(**known, reply=self._reply(result))
+
+    def _reply(self, result: Result) -> Reply:
+        if self._kinds is None:
+            return Reply(result.text)
+        return parse_reply(
+            self._tokenizer,
+            result.text,
+            prompt=self._request.prompt,
+            tools=list(self._request.tools),
+            template_kwargs=self._template_kwargs,
+            # What is cut off may end within a call, whatever cut it off.
+            finish_reason="length" if result.finish_reason == "cancelled" else result.finish_reason,
+        )
