@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from keepwarm.config import Config, Percent, read_budget, read_bytes, read_config, settings
+from keepwarm.config import (
+    Config,
+    Percent,
+    read_budget,
+    read_bytes,
+    read_config,
+    settings,
+    unknown_in,
+)
 from keepwarm.engine.request import DecodeMode, IdlePrefill, Sampling
 from keepwarm.errors import BadInput
 
@@ -47,6 +55,7 @@ SAID: dict[str, tuple[str, Any]] = {
     "dtype": ("float16", "float16"),
     "kernels": ("mlx-lm", "mlx-lm"),
     "context-len": ("100", 100),
+    "hygiene-off": ("developer", ("developer",)),
     "host": ("::1", "::1"),
     "port": ("1", 1),
     "api-key": ("a,b", ("a", "b")),
@@ -166,6 +175,11 @@ def test_wrong_value_is_refused_by_its_name(name: str, text: str) -> None:
         read_config({name: text}, {})
 
 
+def test_unknown_rule_of_hygiene_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"attachment'; the rules are attachments"):
+        read_config({"hygiene-off": ["attachment"]}, {})
+
+
 def test_engine_refuses_what_is_its_own() -> None:
     with pytest.raises(BadInput, match="max_queue"):
         read_config({"max-queue": "0"}, {}).engine_settings()
@@ -207,9 +221,14 @@ def test_empty_key_does_not_open_the_server(given: dict[str, list[str]]) -> None
         read_config({}, {"KEEPWARM_API_KEY": ""})
 
 
-def test_variable_that_is_no_setting_is_named() -> None:
-    with pytest.raises(BadInput, match="there is no setting called KEEPWARM_MAX_QUEU"):
-        read_config({}, {"KEEPWARM_MAX_QUEU": "3", "OTHER": "4"})
+def test_variable_that_is_no_setting_is_named_and_ignored() -> None:
+    """Kubernetes sets variables of its own for a service that is called keepwarm."""
+    env = {"KEEPWARM_SERVICE_HOST": "10.0.0.1", "KEEPWARM_MAX_QUEU": "3", "KEEPWARM_PORT": "5"}
+    assert read_config({}, {**env, "OTHER": "4"}).port == 5
+    mistaken, foreign = unknown_in({**env, "KEEPWARM_SOAK_S": "1", "OTHER": "4"})
+    assert mistaken.startswith("KEEPWARM_MAX_QUEU is ignored")
+    assert mistaken.endswith("did you mean KEEPWARM_MAX_QUEUE?")
+    assert foreign == "KEEPWARM_SERVICE_HOST is ignored, since there is no such setting"
 
 
 def test_text_for_a_number_is_told_in_plain_words() -> None:

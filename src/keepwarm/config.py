@@ -20,6 +20,7 @@ from keepwarm.cache.policy import POLICIES
 from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill, Sampling
 from keepwarm.errors import BadInput
 from keepwarm.model.names import BUILT_IN, DTYPES, KERNELS
+from keepwarm.prompt.hygiene import RULE_NAMES
 
 ENV_PREFIX = "KEEPWARM_"
 # What the tests read, and what model/ reads before there are settings.
@@ -151,6 +152,10 @@ class Config:
     context_len: int | None = _setting(
         None, "context-len", _MODEL, "the most tokens of prompt and reply together; by default"
         " the model's limit", read=int,
+    )  # fmt: skip
+    hygiene_off: tuple[str, ...] = _setting(
+        (), "hygiene-off", _MODEL, "a rule that is not applied to messages which the chat template"
+        f" cannot write: {', '.join(RULE_NAMES)}; may be repeated", is_many=True, metavar="RULE",
     )  # fmt: skip
 
     host: str = _setting(
@@ -291,6 +296,10 @@ class Config:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        for name in self.hygiene_off:
+            if name not in RULE_NAMES:
+                words = f"there is no rule {name!r}; the rules are {', '.join(RULE_NAMES)}"
+                raise BadInput(f"--hygiene-off: {words}")
         for name, is_good, wanted in (
             ("port", 0 <= self.port < 1 << 16, "from 0 to 65535"),
             ("max-body-bytes", self.max_body_bytes > 0, "above 0"),
@@ -370,21 +379,22 @@ def read_config(
             if given is not None:
                 values[found.name] = _read(setting, given, where)
                 break
-    unknown = _unknown_in(env)
-    if unknown:
-        raise BadInput(f"there is no setting called {', '.join(unknown)}")
     values["api_keys"] = (*values.get("api_keys", ()), *_keys_in(values.get("api_key_file")))
     return Config(**values)
 
 
-def _unknown_in(env: Mapping[str, str]) -> list[str]:
-    """Variables that look like settings and are none: a letter too few would go unnoticed."""
-    known = {setting.env for _, setting in settings()}
-    return sorted(
-        name
-        for name in env
-        if name.startswith(ENV_PREFIX) and name not in known and name not in _NOT_SETTINGS
-    )
+def unknown_in(env: Mapping[str, str]) -> list[str]:
+    """A line for each variable that looks like a setting and is none: a letter too few would go
+    unnoticed. Kubernetes sets some itself for a service called keepwarm."""
+    known = [setting.env for _, setting in settings()]
+    names = sorted(name for name in env if name.startswith(ENV_PREFIX))
+    lines = []
+    for name in names:
+        if name not in known and name not in _NOT_SETTINGS:
+            near = get_close_matches(name, known, n=1, cutoff=0.8)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            lines.append(f"{name} is ignored, since there is no such setting{hint}")
+    return lines
 
 
 def _read(setting: Setting, given: Any, where: str) -> Any:

@@ -180,6 +180,16 @@ def test_missing_model_is_one_line(capsys: Any) -> None:
     assert "no model folder" in told(capsys, "serve", "/no/such/model")
 
 
+def test_variable_that_is_no_setting_does_not_stop_the_start(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEEPWARM_SERVICE_HOST", "10.0.0.1")
+    assert main(["serve", str(tmp_path)]) == 2
+    ignored, refused = capsys.readouterr().err.strip().splitlines()
+    assert "KEEPWARM_SERVICE_HOST is ignored" in ignored
+    assert "config.json" in refused
+
+
 def test_package_without_its_model_is_one_line(
     capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

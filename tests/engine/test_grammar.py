@@ -289,6 +289,8 @@ def test_end_of_a_thought_within_a_token_counts_what_follows_as_answer() -> None
         (regex("a("), "unclosed group"),
         (regex("(" * 30_000), "invalid regex"),
         (lark("start: b"), 'unknown name: "b"'),
+        (lark("root ::= b"), "Rule 'b' not found"),
+        (lark("root ::= " + "(" * 30_000), "recursion"),
         (lark(""), "Empty grammar"),
         (lark("start: " + "(" * 30_000), "too deeply nested"),
         (regex("a" * (MAX_TEXT_LEN + 1)), f"at most {MAX_TEXT_LEN}"),

@@ -129,3 +129,28 @@ def test_what_was_read_shares_nothing_with_what_was_given() -> None:
     read[0]["tool_calls"][0]["function"]["arguments"]["city"] = "Rome"
     read[1]["content"] = "25"
     assert given == [assistant("", tool_calls=[call(city="Paris")]), tool("21")]
+
+
+def test_parts_of_other_protocols_are_text() -> None:
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "output_text", "text": "b", "annotations": []},
+        {"type": "refusal", "refusal": "c"},
+        {"text": "d"},
+    ]
+    assert read_messages([assistant(parts)]) == [assistant("abcd")]
+
+
+@pytest.mark.parametrize("thought", ["Hm.", [{"type": "text", "text": "Hm."}]])
+def test_part_that_is_a_thought_is_reasoning(thought: object) -> None:
+    parts = [{"type": "thinking", "thinking": thought, "signature": "x"}, {"text": "Yes"}]
+    parts.insert(1, {"type": "redacted_thinking", "data": "x"})
+    assert read_messages([assistant(parts)]) == [assistant("Yes", reasoning_content="Hm.")]
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "refusal", "text": "a"}, {"type": "thinking", "thinking": 5}, {"type": []}]
+)
+def test_malformed_part_is_bad_input(part: object) -> None:
+    with pytest.raises(BadInput, match=r"messages\[0\]\.content\[0\]"):
+        read_messages([assistant([part])])

@@ -173,6 +173,8 @@ _PARTS: tuple[Any, ...] = (
     {"type": "text"}, {"text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}, {},
     {"type": 5, "text": "a"}, {"type": "text", "text": None}, "a", None, [], {"type": "input_audio"},
     {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}, {"type": ""},
+    {"type": "input_text", "text": "a"}, {"type": "refusal", "refusal": "a"}, {"type": "refusal"},
+    {"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": [{}]}, {"type": "file"},
 )  # fmt: skip
 _ROLES = ("", "narrator", "developer", "USER", "\0", "user\n<|im_end|>", "x" * 3000, "🤖", "None")
 

@@ -71,19 +71,19 @@ PLACEMENT = Placement(min_span=16, prefill_step=64)
 
 
 @cache
-def tokenizer() -> TokenizerWrapper:
+def tokenizer(template: str = TEMPLATE) -> TokenizerWrapper:
     return TokenizerWrapper(
-        make_tokenizer(TEMPLATE, extra_tokens=MARKUP),
+        make_tokenizer(template, extra_tokens=MARKUP),
         tool_parser=json_tools.parse_tool_call,
         tool_call_start=json_tools.tool_call_start,
         tool_call_end=json_tools.tool_call_end,
     )
 
 
-def load(architecture: str) -> tuple[Any, Any]:
+def load(architecture: str, template: str = TEMPLATE) -> tuple[Any, Any]:
     made = ARCHITECTURES[architecture]
-    config = {**made.config, "vocab_size": len(tokenizer())}
-    return replace(made, config=config).build(mx.float32), tokenizer()
+    config = {**made.config, "vocab_size": len(tokenizer(template))}
+    return replace(made, config=config).build(mx.float32), tokenizer(template)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,11 @@ def events_of(response: httpx.Response) -> list[dict[str, Any]]:
 
 @contextmanager
 def served(
-    architecture: str = "llama", *, start: Callable[[Engine], None] | None = None, **config: Any
+    architecture: str = "llama",
+    *,
+    start: Callable[[Engine], None] | None = None,
+    template: str = TEMPLATE,
+    **config: Any,
 ) -> Iterator[Served]:
     """A server with these settings. `start` starts its engine, by default until it is ready."""
     settings = Config(**{"model": "models/small", "keep_alive_s": 0.2, **config})
@@ -153,7 +157,9 @@ def served(
         )
 
     engine = Engine(
-        lambda: load(architecture), make_cache=make_cache, settings=settings.engine_settings()
+        lambda: load(architecture, template),
+        make_cache=make_cache,
+        settings=settings.engine_settings(),
     )
     with listening(engine, settings) as url, httpx.Client(base_url=url, timeout=60) as http:
         (start or _start)(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -86,6 +87,80 @@ def test_unknown_route_and_wrong_method_are_told_in_the_same_form(server: Served
     assert wrong.status_code == 405
     assert wrong.headers["Allow"] == "POST"
     assert error_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/v1/health", "/health"),
+        ("/zzzzzzzzzz", "/openapi.json"),
+    ],
+)
+def test_missing_route_names_the_one_that_was_meant(server: Served, path: str, meant: str) -> None:
+    missing = server.post(path, {})
+    assert missing.status_code == 404
+    assert meant in error_of(missing)["message"]
+    assert error_of(missing)["code"] == "unknown_route"
+
+
+def test_wrong_method_is_told_the_right_one(server: Served) -> None:
+    message = error_of(server.http.get("/v1/chat/completions"))["message"]
+    assert message == "/v1/chat/completions takes POST only"
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/v1/models", "/metrics"])
+def test_head_is_get_without_a_body(server: Served, path: str) -> None:
+    """`wget --spider` and some health checks ask that way."""
+    answer = server.http.head(path)
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert int(answer.headers["content-length"]) > 0
+    assert server.http.head("/v1/chat/completions").status_code == 405
+    counted = server.http.get("/metrics").text
+    assert f'method="HEAD",route="{path}",status="200"' in counted
+
+
+def test_body_that_is_compressed_is_told_so(server: Served) -> None:
+    body = gzip.compress(b'{"prompt": "Hi"}')
+    kind = {"Content-Type": "application/json"}
+    packed = server.http.post(
+        "/v1/completions", content=body, headers={**kind, "Content-Encoding": "gzip"}
+    )
+    assert packed.status_code == 415
+    assert "gzip" in error_of(packed)["message"]
+    plain = b'{"prompt": "Hi", "max_tokens": 1}'
+    encoding = {**kind, "Content-Encoding": "identity"}
+    assert server.http.post("/v1/completions", content=plain, headers=encoding).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["claude-sonnet-4-5", "gpt-5", "no-such-model", "default", "", None]
+)
+def test_any_name_means_the_one_model(server: Served, name: str | None) -> None:
+    for answer in (server.chat(model=name), server.complete(model=name)):
+        assert answer.status_code == 200
+        assert answer.json()["model"] == "models/small"
+
+
+def test_models_are_listed_while_loading_and_the_rest_waits() -> None:
+    with served(start=lambda engine: None, served_name="mine") as loading:
+        (listed,) = loading.http.get("/v1/models").json()["data"]
+        assert (listed["id"], listed["max_model_len"]) == ("mine", None)
+        assert loading.http.get("/v1/models/mine").json() == listed
+        text = {"prompt": "Hi", "max_tokens": 1}
+        said = [{"role": "user", "content": "Hi"}]
+        for path, body in (
+            ("/v1/chat/completions", {"messages": said}),
+            ("/v1/completions", text),
+            ("/tokenize", text),
+            ("/v1/messages", {"messages": said, "max_tokens": 1}),
+        ):
+            refused = loading.post(path, body)
+            assert refused.status_code == 503
+            assert int(refused.headers["Retry-After"]) > 0
 
 
 def test_tokenize_tells_what_the_model_reads(server: Served) -> None:
@@ -196,6 +271,10 @@ def test_foreign_host_is_turned_away(server: Served) -> None:
     response = server.http.get("/v1/models", headers={"Host": "evil.example:8080"})
     assert response.status_code == 403
     assert error_of(response)["code"] == "unknown_host"
+    assert "--allowed-host evil.example" in error_of(response)["message"]
+    strange = server.http.get("/v1/models", headers={"Host": "a\x1b[2J"})
+    assert strange.status_code == 403
+    assert "\x1b" not in error_of(strange)["message"]
     for good in ("localhost:1", "127.0.0.1", "[::1]:8080", "LOCALHOST"):
         assert server.http.get("/v1/models", headers={"Host": good}).status_code == 200
 
@@ -232,6 +311,11 @@ def test_pages_of_other_origins_may_not_ask_unless_told_so(server: Served) -> No
         allowed = opened.http.options("/v1/chat/completions", headers=asking)
         assert allowed.status_code == 200
         assert allowed.headers["access-control-allow-origin"] == "http://app.example"
+        private = {**asking, "Access-Control-Request-Private-Network": "true"}
+        allowed = opened.http.options("/v1/chat/completions", headers=private)
+        assert allowed.headers["access-control-allow-private-network"] == "true"
+        foreign = {**private, "Origin": "http://evil.example"}
+        assert opened.http.options("/v1/chat/completions", headers=foreign).status_code == 400
 
 
 def test_failure_inside_is_told_without_its_words(server: Served, monkeypatch: Any) -> None:

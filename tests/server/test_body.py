@@ -69,9 +69,9 @@ CASES: dict[str, tuple[type[Loose], dict[str, Any], str]] = {
         {"messages": [{**USER, "content": 5}]},
         "messages[0].content",
     ),
-    "an image": (
+    "a part that nobody knows": (
         ChatRequest,
-        {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{**USER, "content": [{"type": "hologram", "hologram": {"url": "x"}}]}]},
         "messages[0].content[0].type",
     ),
     "a call without a function": (

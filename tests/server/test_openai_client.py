@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -286,3 +287,44 @@ def _token(client: OpenAI, text: str) -> int:
     (token,) = answer["tokens"]
     assert isinstance(token, int)
     return token
+
+
+@pytest.mark.parametrize(
+    ("extra", "pattern"),
+    [
+        ({"structured_outputs": {"regex": "(yes|no)"}}, "yes|no"),
+        ({"structured_outputs": {"choice": ["Paris", "Oslo"]}}, "Paris|Oslo"),
+        ({"guided_choice": ["Paris", "Oslo"]}, "Paris|Oslo"),
+        ({"guided_regex": "[0-9]{3}"}, "[0-9]{3}"),
+        ({"guided_grammar": 'start: "a" "b"'}, "ab"),
+        ({"structured_outputs": {"grammar": 'root ::= "a" | "b"\n'}}, "a|b"),
+        ({"grammar": 'root ::= [a-c] "d"\n'}, "[a-c]d"),
+        ({"guided_json": CITY}, r"(?s)\{.*\}"),
+    ],
+)
+def test_other_servers_names_for_a_grammar_bind_the_reply(
+    client: OpenAI, extra: dict[str, Any], pattern: str
+) -> None:
+    answer = chat(client, extra_body=extra, max_tokens=100, temperature=1, seed=1)
+    assert re.fullmatch(pattern, answer.choices[0].message.content)
+    text = client.completions.create(
+        model=MODEL, prompt="Hi", extra_body=extra, max_tokens=100, temperature=1, seed=1
+    )
+    assert re.fullmatch(pattern, text.choices[0].text)
+
+
+def test_limit_of_minus_one_is_the_servers(client: OpenAI) -> None:
+    assert chat(client, max_tokens=-1, stop=["e"]).usage.completion_tokens > 0
+
+
+def test_fingerprint_is_that_of_the_server(client: OpenAI) -> None:
+    one, other = chat(client), chat(client, max_tokens=3)
+    assert one.system_fingerprint.startswith("fp_")
+    assert one.system_fingerprint == other.system_fingerprint
+    for chunk in chat(client, stream=True):
+        assert chunk.system_fingerprint == one.system_fingerprint
+
+
+def test_grammar_beside_tools_is_a_schema_only(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="guided_regex"):
+        chat(client, tools=[WEATHER], extra_body={"guided_regex": "a"})

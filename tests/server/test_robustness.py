@@ -38,7 +38,7 @@ def schema(value: Any) -> dict[str, Any]:
 
 
 # What each is about: the path, the fields, and the field that the error names.
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+REFUSED: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "stop is a number": (CHAT, {"stop": 5}, "stop"),
     "stop is empty": (CHAT, {"stop": ""}, "stop"),
     "stop holds too many": (CHAT, {"stop": ["a"] * 17}, "stop"),
@@ -71,15 +71,37 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "top_p above 1": (CHAT, {"top_p": 1.1}, "top_p"),
     "temperature below 0": (CHAT, {"temperature": -0.1}, "temperature"),
-    "max_tokens below 0": (CHAT, {"max_tokens": -1}, "max_tokens"),
+    "max_tokens below 0": (CHAT, {"max_tokens": -2}, "max_tokens"),
+    "max_tokens is 0": (CHAT, {"max_tokens": 0}, "max_tokens"),
+    "a regular expression that is none": (CHAT, {"guided_regex": "(("}, "guided_regex"),
+    "a grammar that is none": (TEXT, {"prompt": "a", "grammar": "root ::= nothing"}, "grammar"),
+    "two grammars": (CHAT, {"guided_regex": "a", "guided_choice": ["a"]}, None),
+    "structured outputs of two kinds": (
+        CHAT,
+        {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+        "structured_outputs",
+    ),
+    "a structural tag": (
+        CHAT,
+        {"structured_outputs": {"structural_tag": "{}"}},
+        "structured_outputs.structural_tag",
+    ),
+    "functions": (CHAT, {"functions": [{"name": "f"}]}, "functions"),
+    "a function to call": (CHAT, {"function_call": {"name": "f"}}, "function_call"),
+    "thoughts left out": (CHAT, {"reasoning": {"exclude": True}}, "reasoning.exclude"),
+    "a penalty for a part of the prompt": (
+        CHAT,
+        {"repetition_penalty": 1.1, "repetition_context_size": 20},
+        "repetition_context_size",
+    ),
     "a seed that is text": (CHAT, {"seed": "7"}, "seed"),
     "messages is an object": (CHAT, {"messages": {}}, "messages"),
     "no messages": (CHAT, {"messages": []}, "messages"),
     "an empty role": (CHAT, {"messages": [{"role": "", "content": "a"}]}, "messages[0].role"),
     "content is a number": (CHAT, {"messages": [{**USER, "content": 1}]}, "messages[0].content"),
-    "a picture": (
+    "a part that nobody knows": (
         CHAT,
-        {"messages": [{**USER, "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{**USER, "content": [{"type": "hologram", "hologram": {"url": "x"}}]}]},
         "messages[0].content[0].type",
     ),
     "arguments of the rendering itself": (
@@ -104,7 +126,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED.keys())
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 def test_refused_with_the_field_named(
-    server: Served, path: str, fields: dict[str, Any], param: str, streams: bool
+    server: Served, path: str, fields: dict[str, Any], param: str | None, streams: bool
 ) -> None:
     usual = {"messages": [USER]} if path == CHAT else {}
     response = server.post(path, {**usual, "max_tokens": 4, "stream": streams, **fields})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
 
-from keepwarm.config import Config, Setting, read_config, settings
+from keepwarm.config import Config, Setting, read_config, settings, unknown_in
 
 _TITLES = {
     "model": "the model",
@@ -42,7 +43,10 @@ def add_flags(
 def config_of(args: argparse.Namespace) -> Config:
     """The settings from flags, environment and file. Raises BadInput."""
     given = {setting.name: getattr(args, setting.name, None) for _, setting in settings()}
-    return read_config(given, os.environ, args.config)
+    config = read_config(given, os.environ, args.config)
+    for line in unknown_in(os.environ):
+        print(f"keepwarm: {line}", file=sys.stderr)
+    return config
 
 
 def _add(group: Any, found: Field[Any], setting: Setting) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import llguidance
 import llguidance.hf
 import numpy as np
+from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
 from keepwarm.engine.request import Grammar, GrammarKind
@@ -30,7 +31,7 @@ _STACK_LOCK = Lock()
 _JSON_OPTIONS: Any = {"whitespace_pattern": r" |\r?\n[ \t]{0,32}"}
 _NAMES = {
     GrammarKind.JSON_SCHEMA: "JSON schema",
-    GrammarKind.LARK: "Lark grammar",
+    GrammarKind.LARK: "Lark or GBNF grammar",
     GrammarKind.REGEX: "regular expression",
 }
 _MAX_WORDS_LEN = 1000
@@ -178,7 +179,7 @@ def _source(grammar: Grammar) -> str:
     make = llguidance.LLMatcher
     try:
         if grammar.kind is GrammarKind.LARK:
-            return make.grammar_from_lark(grammar.text)
+            return make.grammar_from_lark(_as_lark(grammar.text))
         if grammar.kind is GrammarKind.REGEX:
             return make.grammar_from_regex(grammar.text)
         text = json.dumps(json.loads(grammar.text), allow_nan=False)
@@ -187,6 +188,14 @@ def _source(grammar: Grammar) -> str:
         return make.grammar_from_json_schema(text, defaults=options)
     except (ValueError, RecursionError) as error:  # no JSON, or not even text
         raise BadInput(f"the {_NAMES[grammar.kind]} cannot be read: {error}") from error
+
+
+def _as_lark(text: str) -> str:
+    """Of a grammar that is Lark or GBNF. Raises ValueError."""
+    try:
+        return any_to_lark(text) if text else text  # which llguidance itself refuses best
+    except Exception as error:  # the converter raises bare ones
+        raise ValueError(str(error)) from error
 
 
 def _compile(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> llguidance.LLMatcher:

@@ -63,7 +63,7 @@ class GrammarKind(StrEnum):
     """What the text of a grammar is."""
 
     JSON_SCHEMA = "json_schema"
-    LARK = "lark"
+    LARK = "lark"  # or GBNF, which has no rule `start`
     REGEX = "regex"
 
 

@@ -15,7 +15,6 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from keepwarm.errors import BadInput
 from keepwarm.prompt.endings import find_call_form
 from keepwarm.prompt.markup import ALPHA, QUEBEC
 from keepwarm.prompt.memory import Memory, memory_of
@@ -168,14 +167,6 @@ def clean(
     )
 
 
-def check_names(names: Collection[str]) -> None:
-    """Raises BadInput for a name that no rule has."""
-    known = [rule.name for rule in RULES]
-    for name in names:
-        if name not in known:
-            raise BadInput(f"there is no rule {name!r}; the rules are {', '.join(known)}")
-
-
 # Parts that are no text
 
 
@@ -207,11 +198,14 @@ def _as_text_part(part: Any) -> Any:
 def _wrap_arguments(conversation: Conversation) -> Conversation:
     def wrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
         calls = message.get("tool_calls")
-        if not isinstance(calls, list) or not calls or conversation.trials.writes_argument_text():
+        if not isinstance(calls, list) or not calls:
             return message
-        if all(map(_has_object, calls)):
-            return message
-        return {**message, "tool_calls": [_with_object(call) for call in calls]}
+        if conversation.trials.writes_argument_text():
+            made = [_with_text(call) for call in calls]
+        else:
+            made = [_with_object(call) for call in calls]
+        is_same = all(new is old for new, old in zip(made, calls))
+        return message if is_same else {**message, "tool_calls": made}
 
     return _mapped(conversation, wrapped)
 
@@ -220,7 +214,9 @@ def _has_object(call: object) -> bool:
     """Whether the arguments of a call are an object, or JSON text of one, or not there."""
     function = call.get("function") if isinstance(call, Mapping) else None
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
-    if not isinstance(arguments, str) or not arguments:
+    if not isinstance(arguments, str):
+        return arguments is None or isinstance(arguments, Mapping)
+    if not arguments:
         return True
     try:
         return isinstance(json.loads(arguments), dict)
@@ -228,13 +224,26 @@ def _has_object(call: object) -> bool:
         return False
 
 
-def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_object(call: Any) -> Any:
+    """The call with an object for its arguments; itself where it has one, or none."""
     if _has_object(call):
         return call
-    function = call["function"]
-    text = function["arguments"]
+    text = _with_text(call)["function"]["arguments"]
     arguments = {} if text.strip() == "null" else {_INVALID: text}
-    return {**call, "function": {**function, "arguments": json.dumps(arguments)}}
+    return _with_arguments(call, json.dumps(arguments, ensure_ascii=False))
+
+
+def _with_text(call: Any) -> Any:
+    """The call with text for arguments that are neither text nor an object; else itself."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    if arguments is None or isinstance(arguments, str | Mapping):
+        return call
+    return _with_arguments(call, json.dumps(arguments, ensure_ascii=False))
+
+
+def _with_arguments(call: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    return {**call, "function": {**call["function"], "arguments": text}}
 
 
 # Messages of developers and of the system
@@ -379,3 +388,4 @@ RULES = (
         _move_into_turn,
     ),
 )
+RULE_NAMES = tuple(rule.name for rule in RULES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,15 @@ SYSTEM_ROLES = ("system", "developer")
 
 # Templates know by this markup that a message of the user's holds results.
 _RESULT_BEGIN, _RESULT_END = "<tool_response>", "</tool_response>"
+# Parts of content that are text, and the field that holds it.
+TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
+# Parts that are a thought of the assistant's; what is encrypted in one nobody here can read.
+THOUGHT_PARTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": None}
 
 # Arguments of the rendering itself, which a request must not set through the template's.
 _RESERVED = frozenset(
@@ -157,23 +166,55 @@ def _read_message(message: Mapping[str, Any], where: str) -> Message:
             raise BadInput(f"{where}.{name} must be a string")
         if name in read:
             read.setdefault("reasoning_content", read[name])
+    thoughts = _read_thoughts(message.get("content"), f"{where}.content")
+    if thoughts is not None:
+        read.setdefault("reasoning_content", thoughts)
     return read
 
 
 def read_content(content: object, where: str) -> str | None:
-    """Content as one string, whatever parts it came in. Raises BadInput."""
+    """Content as one string, whatever parts it came in, without the thoughts among them. Raises
+    BadInput."""
     if content is None or isinstance(content, str):
         return content
+    return "".join(text for text, is_thought in _read_parts(content, where) if not is_thought)
+
+
+def _read_thoughts(content: object, where: str) -> str | None:
+    """The thoughts among the parts of content; None where there are none."""
+    if content is None or isinstance(content, str):
+        return None
+    found = [text for text, is_thought in _read_parts(content, where) if is_thought and text]
+    return "\n".join(found) if found else None
+
+
+def _read_parts(content: object, where: str) -> Iterator[tuple[str, bool]]:
+    """(text, whether it is a thought) of each part."""
     if not isinstance(content, Sequence):
-        raise BadInput(f"{where} must be a string or a list of text parts")
-    texts = []
+        raise BadInput(f"{where} must be a string or a list of parts")
     for i, part in enumerate(content):
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            raise BadInput(f"{where}[{i}] must be an object with a text")
-        if part.get("type", "text") != "text":
-            raise BadInput(f"{where}[{i}] is of type {part['type']!r}; only text is supported")
-        texts.append(part["text"])
-    return "".join(texts)
+        place = f"{where}[{i}]"
+        if not isinstance(part, Mapping):
+            raise BadInput(f"{place} must be an object with a text")
+        kind = part.get("type", "text")
+        if isinstance(kind, str) and kind in THOUGHT_PARTS:
+            yield _read_thought(part, THOUGHT_PARTS[kind], place), True
+            continue
+        if not isinstance(kind, str) or kind not in TEXT_PARTS:
+            raise BadInput(f"{place} is of type {kind!r}; only text is supported")
+        text = part.get(TEXT_PARTS[kind])
+        if not isinstance(text, str):
+            raise BadInput(f"{place} must be an object with a {TEXT_PARTS[kind]}")
+        yield text, False
+
+
+def _read_thought(part: Mapping[str, Any], name: str | None, where: str) -> str:
+    thought = part.get(name, "") if name is not None else ""
+    if isinstance(thought, list):  # Mistral's are lists of parts
+        return read_content(thought, f"{where}.{name}") or ""
+    if not isinstance(thought, str):
+        raise BadInput(f"{where}.{name} must be a string")
+    return thought
 
 
 def _read_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from keepwarm.engine.engine import Engine
 
 _status = APIRouter(tags=["Server"])
+_MAX_PATH = 200  # letters of it that are quoted
 
 
 def create_app(engine: Engine, config: Config) -> FastAPI:
@@ -53,6 +55,7 @@ def create_app(engine: Engine, config: Config) -> FastAPI:
             allow_origins=list(config.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            allow_private_network=True,  # browsers ask it of pages on the web, before this machine
         )
     app.openapi = lambda: _document(app, has_keys=bool(keys))  # type: ignore[method-assign]
     return app
@@ -105,13 +108,23 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     told = as_api_error(error)
-    if told.status_code == 404 and not isinstance(error, ApiError):
-        told = ApiError(
-            404,
-            f"there is no {request.url.path} here; OpenAI's routes begin with /v1",
-            code="unknown_route",
-        )
+    if not isinstance(error, ApiError):
+        if told.status_code == 404:
+            told = ApiError(404, _no_route(request), code="unknown_route")
+        elif told.status_code == 405:
+            words = f"{request.url.path} takes {told.headers and told.headers.get('Allow')} only"
+            told = ApiError(405, words, headers=dict(told.headers or {}))
     return told.answer(request.scope)
+
+
+def _no_route(request: Request) -> str:
+    """With the route that was meant, where one looks like it."""
+    path = request.url.path
+    known = list(request.app.openapi()["paths"])
+    near = [route for route in known if route in (f"/v1{path}", path.removeprefix("/v1"))]
+    near = near or get_close_matches(path[:_MAX_PATH], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "see /openapi.json for what is there"
+    return f"there is no {path[:_MAX_PATH]} here; {hint}"
 
 
 def _document(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:

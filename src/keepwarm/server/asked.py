@@ -77,6 +77,7 @@ class Asked:
     sampling: SamplingAsked = SamplingAsked()
     stop: tuple[str, ...] = ()
     grammar: Grammar | None = None  # of the answer, as it was asked for: not checked yet
+    grammar_field: str = "response_format"  # that said so
     num_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
     ignore_eos: bool = False
     notes: tuple[str, ...] = ()  # what was asked for and is left out

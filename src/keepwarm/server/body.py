@@ -68,6 +68,10 @@ class BodyRequest(Request):
         ):
             stated = f", not {kind[:_NAME_LEN]}" if kind else ""
             raise ApiError(415, f"Content-Type must be application/json{stated}")
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            words = f"bodies with Content-Encoding {encoding[:_NAME_LEN]} are not read"
+            raise ApiError(415, f"{words}; send it as it is")
 
 
 class BodyRoute(APIRoute):

@@ -80,6 +80,10 @@ class Exchange:
         return self._service.model_name
 
     @property
+    def fingerprint(self) -> str:
+        return self._service.fingerprint
+
+    @property
     def tokenizer(self) -> Any:
         """For the texts of single tokens."""
         return self._service.engine.tokenizer
@@ -103,9 +107,9 @@ class Exchange:
         return Account(self._generation.results, self.plan.asked.num_choices)
 
     def report(self) -> dict[str, Any]:
-        """What the cache did, and what was left out of the request."""
-        notes = list(self.plan.notes)
-        return self.account().keepwarm() | ({"notes": notes} if notes else {})
+        """What the cache did, what hygiene changed, and what was left out of the request."""
+        said = {"hygiene": list(self.plan.hygiene), "notes": list(self.plan.notes)}
+        return self.account().keepwarm() | {name: words for name, words in said.items() if words}
 
     async def stream(self) -> AsyncIterator[Heard]:
         """Raises what made a sequence fail."""

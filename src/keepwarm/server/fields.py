@@ -3,9 +3,20 @@ about null, which means that a field was not given."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import core_schema
 
 T = TypeVar("T")
 
@@ -25,6 +36,26 @@ class Open(Loose):
     """As above, but unknown fields are kept: chat templates read more than OpenAI defines."""
 
     model_config = ConfigDict(extra="allow")
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Marks a field that would change the answer, and that this server cannot do: it is refused,
+    unless it is null or one of `harmless`, which change nothing."""
+
+    harmless: tuple[Any, ...] = ()
+    hint: str = ""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> Any:
+        return {"enum": [*self.harmless, None]}
+
+    def _checked(self, value: Any) -> Any:
+        if value is None or any(value == each for each in self.harmless):
+            return None
+        raise ValueError(f"this is not supported{self.hint and f'; {self.hint}'}")
 
 
 def _whole(value: Any) -> Any:
@@ -143,3 +174,15 @@ Prompts = Annotated[
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1), WHOLE]
+
+
+def _read_limit(value: Any) -> Any:
+    """llama.cpp's clients write -1 for no limit of their own."""
+    return None if value == -1 and not isinstance(value, bool) else _whole(value)
+
+
+TokenLimit = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    BeforeValidator(_read_limit),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}, {"type": "null"}]}),
+]

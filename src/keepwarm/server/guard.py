@@ -3,6 +3,7 @@ Pure ASGI, since wrappers that stand between would hide from a route that its cl
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Collection
 from ipaddress import ip_address
@@ -16,6 +17,8 @@ from keepwarm.server.errors import ApiError, as_api_error, speaks_anthropic
 from keepwarm.server.metrics import Metrics
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# What may be quoted of a Host.
+_NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)
 _OPEN_PATHS = frozenset({"/health", "/health/live"})
 
 
@@ -37,15 +40,17 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        is_begun = False
+        is_begun, method = False, scope["method"]
         state = scope.setdefault("state", {})
         state["request_id"] = uuid.uuid4().hex
+        if method == "HEAD":  # answered as GET is: uvicorn leaves the body out
+            scope = {**scope, "method": "GET"}
 
         async def counted(message: Message) -> None:
             nonlocal is_begun
             if message["type"] == "http.response.start":
                 is_begun = True
-                self._metrics.count_answer(scope, message["status"])
+                self._metrics.count_answer({**scope, "method": method}, message["status"])
                 told = MutableHeaders(scope=message)
                 told["x-request-id"] = state["request_id"]
                 if speaks_anthropic(scope):
@@ -80,7 +85,16 @@ class Guard:
         except ValueError:
             name = None
         if name not in self._hosts:
-            raise ApiError(403, "this server does not answer to this Host", code="unknown_host")
+            raise ApiError(403, _unknown_host(name), code="unknown_host")
+
+
+def _unknown_host(name: str | None) -> str:
+    if name is None or not _NAME.fullmatch(name):
+        return "this server does not answer to this Host"
+    return (
+        f"this server does not answer to the Host {name}; if that is a name of this machine, start"
+        f" the server with --allowed-host {name}"
+    )
 
 
 def guarded_hosts(bound_to: str, more: Collection[str], keys: Keys) -> Collection[str] | None:

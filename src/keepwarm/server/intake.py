@@ -11,6 +11,7 @@ from keepwarm.config import Config
 from keepwarm.engine.request import Grammar, Request, Sampling
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.hygiene import Clean, clean
 from keepwarm.prompt.messages import Message, read_template_kwargs
 from keepwarm.prompt.plain import render_text
 from keepwarm.prompt.render import render_chat
@@ -36,6 +37,11 @@ class Plan:
         """What was left out of the request, and what was changed in it."""
         return self.asked.notes
 
+    @property
+    def hygiene(self) -> tuple[str, ...]:
+        """The rules that changed what the client sent."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
@@ -45,6 +51,7 @@ class RenderedChat:
     messages: list[Message]
     tools: list[dict[str, Any]] | None
     template_kwargs: dict[str, Any]
+    hygiene: tuple[str, ...]  # the rules that changed what the client sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,10 @@ class ChatPlan(Plan):
     asked: AskedChat
     chat: RenderedChat
     reader: Any  # the tokenizer whose tags replies are cut at
+
+    @property
+    def hygiene(self) -> tuple[str, ...]:
+        return self.chat.hygiene
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +130,22 @@ def rendered_chat(service: Service, asked: AskedChat, **options: Any) -> Rendere
         **asked.thinking.template_kwargs(),
         **asked.template_kwargs,
     }
-    messages, tools = asked.messages, asked.tools
-    tokenizer, namespace = service.engine.tokenizer, asked.namespace
-    prompt = render_messages(tokenizer, messages, tools, kwargs, namespace=namespace, **options)
-    return RenderedChat(prompt, messages, tools, kwargs)
+    tokenizer, without = service.engine.tokenizer, service.config.hygiene_off
+    ours = _clean(tokenizer, asked, kwargs, without)
+    options |= {"namespace": asked.namespace}
+    prompt = render_messages(tokenizer, ours.messages, ours.tools, kwargs, **options)
+    return RenderedChat(prompt, ours.messages, ours.tools, kwargs, hygiene=ours.acted)
+
+
+def _clean(
+    tokenizer: Any, asked: AskedChat, kwargs: dict[str, Any], without: Sequence[str]
+) -> Clean:
+    try:
+        return clean(
+            tokenizer, asked.messages, tools=asked.tools, template_kwargs=kwargs, without=without
+        )
+    except BadInput as error:
+        raise as_api_error(error, "messages") from error
 
 
 def render_messages(

@@ -31,6 +31,7 @@ class CacheReport(BaseModel):
     source: str
     disk_bytes: int
     timings_ms: TimingsMs
+    hygiene: list[str] | None = None  # the rules that changed what was sent, where any did
     notes: list[str] | None = None  # what was left out of the request
 
 
@@ -96,6 +97,7 @@ class ChatCompletion(BaseModel):
     object: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     keepwarm: CacheReport
@@ -117,6 +119,7 @@ class Completion(BaseModel):
     object: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[TextChoice]
     usage: Usage
     keepwarm: CacheReport

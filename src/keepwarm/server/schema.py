@@ -14,6 +14,8 @@ from pydantic import (
     model_validator,
 )
 
+from keepwarm.prompt.hygiene import ATTACHMENTS
+from keepwarm.prompt.messages import TEXT_PARTS, THOUGHT_PARTS
 from keepwarm.server.asked import SamplingAsked, ThinkingAsked
 from keepwarm.server.fields import (
     INT64,
@@ -27,9 +29,13 @@ from keepwarm.server.fields import (
     Prompts,
     Share,
     Stop,
+    TokenLimit,
+    Unsupported,
 )
+from keepwarm.server.formats import Constrained
 
 _UNSET = (False, None)
+_PARTS = (*TEXT_PARTS, *THOUGHT_PARTS, *ATTACHMENTS)
 
 
 def _documented(*values: Any) -> WithJsonSchema:
@@ -37,25 +43,56 @@ def _documented(*values: Any) -> WithJsonSchema:
     return WithJsonSchema({"enum": list(values)})
 
 
-class TextPart(Open):
-    """A part of a message. Images, sounds and files are not read by this server."""
+class Part(Open):
+    """A part of a message: a text, a refusal, a thought, or what stands in the prompt as a short
+    text that says what was there."""
 
-    type: Literal["text"] = "text"
-    text: str
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {
+                    "required": ["text"],
+                    "properties": {
+                        "type": {"enum": [kind for kind in TEXT_PARTS if kind != "refusal"]},
+                        "text": {"type": "string"},
+                    },
+                },
+                {
+                    "required": ["type", "refusal"],
+                    "properties": {"type": {"const": "refusal"}, "refusal": {"type": "string"}},
+                },
+                {
+                    "required": ["type"],
+                    "properties": {"type": {"enum": [*THOUGHT_PARTS, *ATTACHMENTS]}},
+                },
+            ]
+        }
+    )
 
-    @field_validator("type", mode="before")
+    type: Annotated[str, WithJsonSchema({"enum": list(_PARTS)})] = "text"
+    text: str | None = None
+    refusal: str | None = None
+
+    @field_validator("type")
     @classmethod
-    def _is_text(cls, kind: Any) -> Any:
-        if isinstance(kind, str) and kind != "text":
+    def _is_known(cls, kind: str) -> str:
+        if kind not in _PARTS:
             raise ValueError(f"parts of type {kind[:40]!r} are not supported; only text is")
         return kind
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Part:
+        name = TEXT_PARTS.get(self.type)
+        if name is not None and getattr(self, name) is None:
+            raise ValueError(f"a part of type {self.type!r} needs a {name}")
+        return self
 
 
 class CalledFunction(Open):
     """What an assistant called; the arguments are JSON text, or the object itself."""
 
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: Any = None  # what is no object, hygiene makes one
 
 
 class CallPart(Open):
@@ -70,7 +107,7 @@ class ChatMessage(Open):
     """A message. Roles are the chat template's business; further fields are passed on to it."""
 
     role: Annotated[str, Field(min_length=1)]
-    content: str | Items[TextPart] | None = None
+    content: str | Items[Part] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking: str | None = None
@@ -107,30 +144,18 @@ class NamedTool(Loose):
     function: NamedFunction
 
 
-class JsonSchema(Loose):
-    """A schema that the reply must fit."""
+class Reasoning(Loose):
+    """How much to think, as OpenRouter's clients say it."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    name: str | None = None
-    description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    strict: bool | None = None
+    effort: str | None = None
+    enabled: bool | None = None
+    exclude: Annotated[Any, Unsupported((False,))] = None
 
 
-class ResponseFormat(Loose):
-    """What the reply must look like."""
+class Thinking(Loose):
+    """Whether to think, as Anthropic's clients say it."""
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _has_schema(self) -> ResponseFormat:
-        if self.type == "json_schema" and (
-            self.json_schema is None or self.json_schema.schema_ is None
-        ):
-            raise ValueError("a format of type json_schema needs json_schema.schema")
-        return self
+    type: Literal["enabled", "disabled", "adaptive"]
 
 
 class StreamOptions(Loose):
@@ -139,13 +164,13 @@ class StreamOptions(Loose):
     include_usage: bool | None = None
 
 
-class Common(Loose):
+class Common(Constrained):
     """What chats and completions share."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Positive | None = None
+    max_tokens: TokenLimit = None
     n: Annotated[int, Field(ge=1, le=16), WHOLE] | None = None
     stop: Stop = ()
     seed: Annotated[int, Field(ge=-INT64, lt=INT64), WHOLE] | None = None
@@ -159,6 +184,15 @@ class Common(Loose):
     logit_bias: LogitBias = Field(default_factory=dict)
     prompt_cache_key: str | None = None  # a hint other servers need; ours finds prefixes itself
     ignore_eos: bool | None = None
+    min_tokens: Annotated[Any, Unsupported((0,))] = None
+    repetition_context_size: Annotated[Any, _documented(None)] = None
+
+    @field_validator("repetition_context_size")
+    @classmethod
+    def _has_no_penalty(cls, size: Any, info: ValidationInfo) -> Any:
+        if size is not None and info.data.get("repetition_penalty") not in (None, 1):
+            raise ValueError("this is not supported; the penalty looks at all of the prompt")
+        return size
 
     @property
     def num_choices(self) -> int:
@@ -190,6 +224,8 @@ class Conversation(Loose):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
+    reasoning: Reasoning | None = None
+    thinking: Thinking | None = None
 
     def plain_messages(self) -> list[dict[str, Any]]:
         return [message.model_dump(exclude_unset=True) for message in self.messages or ()]
@@ -198,18 +234,35 @@ class Conversation(Loose):
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         return tools or None
 
-    def thinking(self) -> ThinkingAsked:
-        return ThinkingAsked(is_on=self.enable_thinking, effort=self.reasoning_effort)
+    def asked_thinking(self) -> ThinkingAsked:
+        """Of several fields, the one that says it most plainly counts."""
+        reasoning = self.reasoning or Reasoning()
+        is_on = self.enable_thinking
+        if is_on is None and self.thinking is not None and self.thinking.type != "adaptive":
+            is_on = self.thinking.type == "enabled"
+        if is_on is None:
+            is_on = reasoning.enabled
+        return ThinkingAsked(is_on=is_on, effort=self.reasoning_effort or reasoning.effort)
 
 
 class ChatRequest(Conversation, Common):
     """POST /v1/chat/completions"""
 
-    max_completion_tokens: Positive | None = None
+    max_completion_tokens: TokenLimit = None
     logprobs: bool | None = None
     reasoning_logprobs: bool | None = None  # ours: those of the thought, too
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
-    response_format: ResponseFormat | None = None
+    functions: Annotated[Any, Unsupported(([],), hint="use tools")] = None
+    function_call: Annotated[
+        Any,
+        Unsupported(
+            (
+                "none",
+                "auto",
+            ),
+            hint="use tool_choice",
+        ),
+    ] = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     modalities: Annotated[Any, _documented(["text"], None)] = None
@@ -218,7 +271,7 @@ class ChatRequest(Conversation, Common):
     @field_validator("top_logprobs")
     @classmethod
     def _needs_logprobs(cls, count: int | None, info: ValidationInfo) -> int | None:
-        if count is not None and not info.data.get("logprobs"):
+        if count and not info.data.get("logprobs"):
             raise ValueError("top_logprobs needs logprobs: true")
         return count
 
@@ -246,7 +299,6 @@ class CompletionRequest(Common):
     echo: Annotated[bool | None, _documented(*_UNSET)] = None
     best_of: Positive | None = None
     suffix: Annotated[str | None, _documented("", None)] = None
-    response_format: ResponseFormat | None = None
 
     @field_validator("echo", "suffix")
     @classmethod

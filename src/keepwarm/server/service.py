@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +44,7 @@ class Service:
     config: Config
     metrics: Metrics
     model_name: str = field(init=False)  # a folder goes by its name, a repository by its own
+    fingerprint: str = field(init=False)  # of what replies depend on beside the request
     started_at: int = field(default_factory=lambda: int(time.time()))
     _renderers: CapacityLimiter | None = None
     _text_reader: WithoutCalls | None = None
@@ -51,6 +55,7 @@ class Service:
         folder = Path(self.config.model).expanduser()
         name = folder.resolve().name if folder.is_dir() else self.config.model
         self.model_name = self.config.served_name or name
+        self.fingerprint = _fingerprint(self.config)
 
     def is_called(self, name: str) -> bool:
         """Whether `name` means the loaded model."""
@@ -120,6 +125,19 @@ class WithoutCalls:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+# Settings that change what is computed.
+_COMPUTES = ("model", "adapter_path", "chat_template", "dtype", "kernels", "kv_bits", "exact")
+
+
+def _fingerprint(config: Config) -> str:
+    """Equal for servers of the same versions, model and settings."""
+    parts = [f"{name}={getattr(config, name)}" for name in _COMPUTES]
+    for package in ("keepwarm", "mlx", "mlx-lm"):
+        with suppress(PackageNotFoundError):  # run from a tree that was never installed
+            parts.append(f"{package} {version(package)}")
+    return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
 def new_id(kind: str) -> str:

@@ -38,6 +38,9 @@ def chat_grammar(
         is_free = asked.tool_choice.mode == "auto"
         if is_free and answer is None:
             return None
+        if is_free and answer is not None and answer.kind is not GrammarKind.JSON_SCHEMA:
+            words = "only a JSON schema can be combined with tools that may be called"
+            raise refused(f"{asked.grammar_field}: {words}", asked.grammar_field)
         grammar = _call_grammar(guides, tokenizer, asked, called, answer if is_free else None)
     elif answer is not None:
         grammar = answer
@@ -49,7 +52,7 @@ def chat_grammar(
 
 def answer_grammar(guides: Guides, asked: Asked) -> Grammar | None:
     """The grammar that was asked for, once it compiles. Raises ApiError."""
-    return asked.grammar and _checked(guides, asked.grammar, "response_format")
+    return asked.grammar and _checked(guides, asked.grammar, asked.grammar_field)
 
 
 def _called_functions(asked: AskedChat) -> list[Function]:
@@ -81,8 +84,9 @@ def _call_grammar(
         if answer is None:
             words = "tool_choice can only be none or auto with this model's tool format"
             raise refused(words, "tool_choice")
-        words = "response_format and tools cannot be combined with this model's tool format"
-        raise refused(words, "response_format")
+        field = asked.grammar_field
+        words = f"{field} and tools cannot be combined with this model's tool format"
+        raise refused(words, field)
     is_single = not asked.tool_choice.is_parallel
     text = call_grammar_text(guides, tokenizer, functions, is_single=is_single, answer=answer)
     return _checked(guides, Grammar(GrammarKind.LARK, text), "tools")

@@ -112,6 +112,17 @@ def test_question_asked_again_is_not_read_again(conversation: Conversation) -> N
     assert cached(edited) > 16
 
 
+def test_system_prompt_that_the_template_refuses_is_part_of_the_question(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    monkeypatch.setattr(engine.tokenizer._tokenizer, "chat_template", refusing + TEMPLATE)
+    conversation = Conversation(engine, max_tokens=4, system="Be brief.")
+    finished(conversation.ask("Hello"))
+    assert conversation.messages[0]["content"] == "Hello"
+    assert conversation.with_system([])[0] == {"role": "system", "content": "Be brief."}
+
+
 def test_undo_takes_a_question_and_its_answer_back(conversation: Conversation) -> None:
     finished(conversation.ask("One."))
     before = list(conversation.messages)

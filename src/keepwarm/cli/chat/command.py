@@ -148,6 +148,7 @@ def _conversation(
         sampling=config.sampling(engine.own_sampling),
         system=system,
         template_kwargs=config.template_kwargs() | wanted,
+        hygiene_off=config.hygiene_off,
     )
 
 

@@ -15,6 +15,7 @@ from keepwarm.engine.request import Request, Sampling
 from keepwarm.errors import BadInput
 from keepwarm.events import Delta, Done, Event, Failed, Reading, Result
 from keepwarm.prompt.follow_up import follow_up
+from keepwarm.prompt.hygiene import clean
 from keepwarm.prompt.messages import Message
 from keepwarm.prompt.render import render_chat
 from keepwarm.prompt.reply import Piece, Reply
@@ -48,6 +49,7 @@ class Conversation:
     sampling: Sampling = field(default_factory=Sampling)
     system: str | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
+    hygiene_off: tuple[str, ...] = ()
     messages: list[Message] = field(default_factory=list)  # without the system prompt
     totals: Totals = field(default_factory=Totals)
 
@@ -85,6 +87,15 @@ class Conversation:
     def with_system(self, messages: list[Message]) -> list[Message]:
         return [{"role": "system", "content": self.system}, *messages] if self.system else messages
 
+    def as_rendered(self, messages: list[Message]) -> list[Message]:
+        """With the system prompt, in a form that the template writes."""
+        return clean(
+            self.engine.tokenizer,
+            self.with_system(messages),
+            template_kwargs=self.template_kwargs,
+            without=self.hygiene_off,
+        ).messages
+
     def _parted(self) -> tuple[list[Message], str]:
         """What comes before the last question, and the question."""
         asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
@@ -104,7 +115,7 @@ class Turn:
         self.result: Result | None = None
         engine, kwargs = conversation.engine, conversation.template_kwargs
         prompt = render_chat(
-            engine.tokenizer, conversation.with_system(messages), template_kwargs=kwargs
+            engine.tokenizer, conversation.as_rendered(messages), template_kwargs=kwargs
         )
         self._splitter = Splitter(conversation._reader, prompt=prompt, template_kwargs=kwargs)
         request = Request(prompt, conversation.max_tokens, conversation.sampling)
@@ -150,7 +161,7 @@ class Turn:
         conversation.messages = [*self._messages, said]
         upcoming = follow_up(
             conversation.engine.tokenizer,
-            conversation.with_system(self._messages),
+            conversation.as_rendered(self._messages),
             said,
             template_kwargs=conversation.template_kwargs,
         )

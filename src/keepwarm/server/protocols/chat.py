@@ -15,7 +15,7 @@ from keepwarm.server.asked import AskedChat, ToolChoice
 from keepwarm.server.exchange import Ended, Exchange, Quiet, Spoken
 from keepwarm.server.intake import ChatPlan
 from keepwarm.server.logprobs import SortedTokens, chat_entry
-from keepwarm.server.protocols.openai_form import OpenAIWriter, format_grammar
+from keepwarm.server.protocols.openai_form import OpenAIWriter
 from keepwarm.server.schema import ChatRequest, Conversation, NamedTool
 from keepwarm.server.stream import DONE, comment, data
 
@@ -23,6 +23,7 @@ _CHUNK = "chat.completion.chunk"
 
 
 def read_chat(body: ChatRequest, namespace: str) -> AskedChat:
+    field, grammar = body.asked_grammar() or ("", None)
     return replace(
         read_conversation(body, namespace),
         streams=bool(body.stream),
@@ -30,7 +31,8 @@ def read_chat(body: ChatRequest, namespace: str) -> AskedChat:
         max_tokens=body.token_limit,
         sampling=body.sampling(),
         stop=body.stop,
-        grammar=format_grammar(body.response_format),
+        grammar=grammar,
+        grammar_field=field,
         num_logprobs=body.num_logprobs,
         has_thought_logprobs=bool(body.reasoning_logprobs),
         ignore_eos=bool(body.ignore_eos),
@@ -44,7 +46,7 @@ def read_conversation(body: Conversation, namespace: str) -> AskedChat:
         namespace=namespace,
         messages=body.plain_messages(),
         tools=body.plain_tools(),
-        thinking=body.thinking(),
+        thinking=body.asked_thinking(),
         template_kwargs=body.chat_template_kwargs or {},
     )
 

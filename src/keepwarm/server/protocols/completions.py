@@ -12,12 +12,13 @@ from keepwarm.server.asked import AskedTexts
 from keepwarm.server.exchange import Ended, Exchange, Quiet, Spoken
 from keepwarm.server.intake import TextPlan
 from keepwarm.server.logprobs import text_entries
-from keepwarm.server.protocols.openai_form import OpenAIWriter, format_grammar
+from keepwarm.server.protocols.openai_form import OpenAIWriter
 from keepwarm.server.schema import CompletionRequest
 from keepwarm.server.stream import DONE, comment, data
 
 
 def read_completion(body: CompletionRequest, namespace: str) -> AskedTexts:
+    field, grammar = body.asked_grammar() or ("", None)
     return AskedTexts(
         namespace=namespace,
         streams=bool(body.stream),
@@ -25,7 +26,8 @@ def read_completion(body: CompletionRequest, namespace: str) -> AskedTexts:
         max_tokens=body.token_limit,
         sampling=body.sampling(),
         stop=body.stop,
-        grammar=format_grammar(body.response_format),
+        grammar=grammar,
+        grammar_field=field,
         num_logprobs=body.num_logprobs,
         ignore_eos=bool(body.ignore_eos),
         prompts=tuple(body.prompt),

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from time import time
 from typing import Any, ClassVar
 
 from starlette.responses import JSONResponse
 
-from keepwarm.engine.grammar import any_object
-from keepwarm.engine.request import Grammar, GrammarKind
 from keepwarm.server.errors import ApiError
 from keepwarm.server.exchange import Exchange
 from keepwarm.server.protocols.writer import Writer
-from keepwarm.server.schema import ResponseFormat
 from keepwarm.server.service import new_id
 from keepwarm.server.stream import data
-
-
-def format_grammar(wanted: ResponseFormat | None) -> Grammar | None:
-    """What a response format says of the answer."""
-    if wanted is None or wanted.type == "text":
-        return None
-    if wanted.type == "json_object":
-        return any_object()
-    assert wanted.json_schema is not None  # the schema of requests has seen to that
-    text = json.dumps(wanted.json_schema.schema_, ensure_ascii=False)
-    return Grammar(GrammarKind.JSON_SCHEMA, text)
 
 
 class OpenAIWriter(Writer):
@@ -51,12 +36,12 @@ class OpenAIWriter(Writer):
             "object": object_name,
             "created": self._created,
             "model": self.exchange.model_name,
+            "system_fingerprint": self.exchange.fingerprint,
         }
 
     def cost(self) -> dict[str, Any]:
         """What it cost, in OpenAI's words and in ours."""
-        account = self.exchange.account()
-        usage = account.usage(self.exchange.reasoning_tokens)
+        usage = self.exchange.account().usage(self.exchange.reasoning_tokens)
         return {"usage": usage, "keepwarm": self.exchange.report()}
 
     def whole_of(self, choices: list[dict[str, Any]]) -> JSONResponse:
