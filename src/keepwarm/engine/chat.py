@@ -3,12 +3,13 @@ thread, a `Teller` one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import fields, replace
+from queue import SimpleQueue
 from typing import Any
 
 from keepwarm.engine.request import Request
-from keepwarm.events import ChatResult, Delta, Result
+from keepwarm.events import ChatResult, Delta, Done, Event, Failed, Result
 from keepwarm.prompt.kinds import Kind, Kinds
 from keepwarm.prompt.parse import Reply, opens_thought, parse_reply
 from keepwarm.prompt.scan import markup_of
@@ -67,6 +68,30 @@ class Teller:
         """The same with the reply: content, reasoning and calls."""
         known = {field.name: getattr(result, field.name) for field in fields(Result)}
         return ChatResult(**known, reply=self._reply(result))
+
+    def events(self, told: SimpleQueue[Event]) -> Generator[Event, None, ChatResult]:
+        """What the request is told, part by part, up to its end. Waits. Raises what it failed of."""
+        while True:
+            event = told.get()
+            if isinstance(event, Failed) and event.error is not None:
+                raise event.error
+            if isinstance(event, Delta):
+                yield from self.told(event)
+            elif isinstance(event, Done):
+                assert event.result is not None
+                yield from self.rest(event.result.finish_reason)
+                result = self.result(event.result)
+                yield Done(result=result)
+                return result
+            else:
+                yield event
+
+    def last(self, told: SimpleQueue[Event]) -> ChatResult:
+        """Of a request that was cancelled: the engine ends it within a chunk."""
+        *_, last = self.events(told)
+        assert isinstance(last, Done)
+        assert isinstance(last.result, ChatResult)
+        return last.result
 
     def _reply(self, result: Result) -> Reply:
         if self._kinds is None:

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic
@@ -24,6 +24,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.cache.store import PrefixCache
+from keepwarm.engine import many
 from keepwarm.engine.chat import Teller, bound_to_markup
 from keepwarm.engine.core import Core
 from keepwarm.engine.grammar import Guides
@@ -34,7 +35,7 @@ from keepwarm.engine.room import Room
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
-from keepwarm.events import ChatResult, Delta, Done, Event, Failed, Stream
+from keepwarm.events import ChatResult, Event, Failed, Stream
 from keepwarm.machine import bound_spare_buffers, free_bytes
 from keepwarm.model.defaults import own_sampling
 from keepwarm.model.head import head_of
@@ -219,8 +220,35 @@ class Engine:
         ticket = self.submit(request, told.put)
         teller = Teller(self.tokenizer, ticket.request)
         return Stream(
-            _events(told, teller), cancel=ticket.cancel, cancelled=lambda: _last(told, teller)
+            teller.events(told), cancel=ticket.cancel, cancelled=lambda: teller.last(told)
         )
+
+    def map(self, requests: Iterable[Request], *, ordered: bool = True) -> Iterator[ChatResult]:
+        """The results of many requests, in their order or as they end.
+
+        Requests are taken from the iterable as there is room: never `Overloaded`, however many
+        there are. Nothing runs before the first result is asked for. Raises the error of the first
+        request that fails, and cancels the others then, or when the iterator is dropped.
+        """
+        return many.results(self, requests, self._num_at_once, ordered=ordered)
+
+    def outcomes(self, requests: Iterable[Request]) -> Iterator[tuple[int, ChatResult | Exception]]:
+        """As `map`, but each with its number, as they end, and an error is one of them."""
+        return many.outcomes(self, requests, self._num_at_once)
+
+    def astream(self, request: Request) -> AsyncIterator[Event]:
+        """As `stream`, for an event loop: `async for`. Waits while the queue is full."""
+        return many.stream(self, request)
+
+    async def agenerate(self, request: Request) -> ChatResult:
+        """The result of a request, for an event loop. Waits while the queue is full; a task that
+        is cancelled cancels the request."""
+        return await many.generate(self, request)
+
+    @property
+    def _num_at_once(self) -> int:
+        """Of one caller: enough to choose from, and room for others."""
+        return self._settings.max_running + self._settings.max_queue // 2
 
     def call(self, function: Callable[[PrefixCache], T]) -> T:
         """Run a function on the cache, between two steps, on the engine's thread."""
@@ -382,29 +410,3 @@ class Engine:
             cache=core.cache.stats(),
             disk=core.cache.disk.stats() if core.cache.disk is not None else None,
         )
-
-
-def _events(told: queue.SimpleQueue[Event], teller: Teller) -> Generator[Event, None, ChatResult]:
-    """What a request is told, part by part, up to its end."""
-    while True:
-        event = told.get()
-        if isinstance(event, Failed) and event.error is not None:
-            raise event.error
-        if isinstance(event, Delta):
-            yield from teller.told(event)
-        elif isinstance(event, Done):
-            assert event.result is not None
-            yield from teller.rest(event.result.finish_reason)
-            result = teller.result(event.result)
-            yield Done(result=result)
-            return result
-        else:
-            yield event
-
-
-def _last(told: queue.SimpleQueue[Event], teller: Teller) -> ChatResult:
-    """Of a request that was cancelled: the engine ends it within a chunk."""
-    *_, last = _events(told, teller)
-    assert isinstance(last, Done)
-    assert isinstance(last.result, ChatResult)
-    return last.result
