@@ -1,11 +1,12 @@
-"""Makes docs/benchmarks.md of the reports in bench/results, a template, and remarks.
+"""Makes docs/benchmarks.md and a page for each scenario, of the reports in bench/results, a template,
+and remarks.
 
     python -m bench.docs [FILE ...] [--tag TAG]
 
 FILEs are reports to be kept in bench/results first, as `--json` wrote them, in place of the last of
-the same scenario, model and device; with a tag beside it. In the template a line
-`{{chat}}` stands for all that was measured with that scenario; what is to be said about it is in
-bench/remarks/chat.md.
+the same scenario, model and device; with a tag beside it. The template is for the first page; remarks
+on a scenario are in bench/remarks/NAME.md. docs/benchmarks/method.md and kernels.md are written by
+hand.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from keepwarm.bench.trace.tables import tables
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+FOLDER = PAGE.parent / "benchmarks"  # one page for each scenario
 PLOTS = PAGE.parent / "plots"
 TEMPLATE = HERE / "benchmarks.md.in"
 REMARKS = HERE / "remarks"
 
+_MADE = (
+    "<!-- Made by `make docs` of bench/results/*.json and bench/remarks/{name}.md. Edit those. -->"
+)
+
 Tables = Callable[[Report], Sequence[Table]]
 
-# Those that ask no servers: what they are, what they do, and their tables.
+# Scenarios that ask no servers: what they are, what they do, and their tables.
 _OTHERS: dict[str, tuple[str, str, Tables]] = {
     "prefill": (
         "how fast a new prompt is read",
@@ -43,11 +49,11 @@ _OTHERS: dict[str, tuple[str, str, Tables]] = {
     "trace": (
         "what the cache saves on recorded workloads",
         "Recorded workloads through the real tree, placement and policy, with states replaced by"
-        " their sizes. `worth` is keepwarm's policy; `lru`, `fifo`, `type` (mlx-lm's order) and"
-        " `marconi` choose in its place, in the same tree; `mlx-lm` is its own cache. `ahead` is how"
-        " many points ours has more than the best of these, `of it` how many percent of the bound,"
-        " which no cache of that size can pass; `oracle` is ours with the next use of everything"
-        " known.",
+        " their sizes. **keepwarm's policy was tuned on these very files**; the others were not."
+        " `worth` is keepwarm's policy; `lru`, `fifo`, `type` (mlx-lm's order) and `marconi` choose in its place, in the"
+        " same tree; `mlx-lm` is its own cache. `ahead` is how many points ours has more than the"
+        " best of these, `of it` how many percent of the bound, which no cache of that size can"
+        " pass; `oracle` is ours with the next use of everything known.",
         tables,
     ),
 }
@@ -63,35 +69,49 @@ _FIRST = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes docs/benchmarks.md.")
+    parser = argparse.ArgumentParser(description="Makes docs/benchmarks.md and its pages.")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a report to add")
-    parser.add_argument("--tag", default="", help="say, for another size of the same")
+    parser.add_argument("--tag", default="", help="a name for another size of the same")
     args = parser.parse_args()
     for file in args.files:
         print(results.keep(Report.read(file), tag=args.tag).relative_to(HERE.parent))
     reports = results.kept()
-    PAGE.write_text(page(reports), encoding="utf-8")
+    write(reports)
     draw_all(reports)
 
 
+def write(reports: Sequence[Report]) -> None:
+    """All pages, without their pictures."""
+    FOLDER.mkdir(exist_ok=True)
+    PAGE.write_text(page(reports), encoding="utf-8")
+    for name in _names():
+        (FOLDER / f"{name}.md").write_text(scenario_page(name, reports), encoding="utf-8")
+
+
 def page(reports: Sequence[Report]) -> str:
-    """The whole of it."""
-
+    """The first page: is it faster, and where is it not."""
     made = {
-        "glance_cpu": lambda: glance.table(reports, "cpu", _anchors()),
-        "glance_gpu": lambda: glance.table(reports, "gpu", _anchors()),
+        "glance_cpu": lambda: glance.table(reports, "cpu"),
+        "glance_gpu": lambda: glance.table(reports, "gpu"),
         "glance_trace": lambda: glance.traces(_of("trace", reports)),
+        "losses": lambda: glance.losses(reports),
+        "scenarios": lambda: "\n".join(_index()),
     }
+    return re.sub(
+        r"^\{\{(\w+)\}\}$",
+        lambda match: made[match[1]](),
+        TEMPLATE.read_text(encoding="utf-8"),
+        flags=re.M,
+    )
 
-    def section(match: re.Match[str]) -> str:
-        name = match[1]
-        return made[name]() if name in made else "\n\n".join(_section(name, _of(name, reports)))
 
-    return re.sub(r"^\{\{(\w+)\}\}$", section, TEMPLATE.read_text(encoding="utf-8"), flags=re.M)
+def scenario_page(name: str, reports: Sequence[Report]) -> str:
+    """One scenario with all that was measured: what it asks, remarks, tables."""
+    return "\n\n".join([_MADE.format(name=name), *_parts(name, _of(name, reports))]) + "\n"
 
 
 def draw_all(reports: Sequence[Report]) -> None:
-    """The pictures that the page shows."""
+    """The pictures that the pages show."""
     PLOTS.mkdir(exist_ok=True)
     wanted = [report for name in _names() for report in _shown(name, reports)]
     for file in set(PLOTS.glob("*.png")) - {PLOTS / plot.name_of(report) for report in wanted}:
@@ -100,12 +120,15 @@ def draw_all(reports: Sequence[Report]) -> None:
         plot.draw(report, PLOTS)
 
 
+def _index() -> Iterator[str]:
+    yield "| page | |"
+    yield "| --- | --- |"
+    for name in _names():
+        yield f"| [{name}](benchmarks/{name}.md) | {_about(name)[0]} |"
+
+
 def _of(name: str, reports: Sequence[Report]) -> list[Report]:
     return _sorted([report for report in reports if report.scenario == name])
-
-
-def _anchors() -> dict[str, str]:
-    return {name: anchor(_heading(name)) for name in _names()}
 
 
 def _names() -> list[str]:
@@ -126,38 +149,29 @@ def _sorted(reports: Sequence[Report]) -> list[Report]:
     return sorted(reports, key=place)
 
 
-# One section
+# One scenario
 
 
-def _section(name: str, reports: Sequence[Report]) -> Iterator[str]:
-    _, words, tables_of = _about(name)
-    yield f"## {_heading(name)}"
-    yield words
-    shown = _shown(name, reports)
-    for report in shown:
-        yield _caption(report)
-        yield f"![{name}, {report.model}](plots/{plot.name_of(report)})"
-        yield from _written(tables_of(report))
-    if others := [report for report in reports if report not in shown]:
-        yield "<details><summary>Other models</summary>"
-        for report in others:
-            yield _caption(report)
-            yield from _written(tables_of(report))
-        yield "</details>"
-    if not reports:
-        yield f"Not measured yet: `keepwarm bench {name}`."
+def _parts(name: str, reports: Sequence[Report]) -> Iterator[str]:
+    about, words, tables_of = _about(name)
+    yield f"# {name}: {about}"
+    yield f"{words} [How it was measured](method.md) explains the columns."
     remark = REMARKS / f"{name}.md"
     if remark.exists():
         yield remark.read_text(encoding="utf-8").strip()
-
-
-def _heading(name: str) -> str:
-    return f"{name}: {_about(name)[0]}"
-
-
-def anchor(heading: str) -> str:
-    """What links to a heading, as pages on the web make it."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    shown = _shown(name, reports)
+    for report in shown:
+        yield f"## {report.model}, {_machine(report)}"
+        yield _caption(report)
+        yield f"![{name}, {report.model}](../plots/{plot.name_of(report)})"
+        yield from _written(tables_of(report))
+    if others := [report for report in reports if report not in shown]:
+        yield "## Other models"
+        for report in others:
+            yield _caption(report)
+            yield from _written(tables_of(report))
+    if not reports:
+        yield f"Not measured yet: `keepwarm bench {name}`."
 
 
 def _written(tables: Sequence[Table]) -> Iterator[str]:

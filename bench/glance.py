@@ -1,9 +1,10 @@
-"""The first tables of docs/benchmarks.md: a line or two of every scenario, for each kind of model."""
+"""The tables of docs/benchmarks.md: a line or two of every scenario for each kind of model, and every
+line of all pages where keepwarm is behind."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,8 @@ LINES = (
     Line("branch", "fifth answer again: the same", "even, again 5", _miss),
     Line("burst", "6 at once: all have a first token", "6 cold", _ratio(_noted("all_firsts_s"))),
     Line("burst", "32 at once", "32 cold", _ratio(_noted("all_firsts_s"))),
+    Line("burst", "6 at once with nothing in common", "6 apart", _ratio(_noted("all_firsts_s"))),
+    Line("burst", "6 known ones at once: all replies done", "6 warm", _ratio(_noted("all_done_s"))),
     Line("mixed", "longest gap of streams, 8,000 tokens being read", "8,000 tokens",
          _ratio(_noted("longest_gap_s"))),
     Line("mixed", "tokens a second, 8 streams", "8 streams", _ratio(_s_per_token)),
@@ -93,7 +96,7 @@ LINES = (
 )  # fmt: skip
 
 
-def table(reports: Sequence[Report], device: str, anchors: Mapping[str, str]) -> str:
+def table(reports: Sequence[Report], device: str) -> str:
     """In markdown, for all that was measured on one device; nothing where that is nothing."""
     of_device = [report for report in reports if report.device == device]
     lines = [(line, [_cell(line, kind, of_device) for kind in KINDS]) for line in LINES]
@@ -101,12 +104,12 @@ def table(reports: Sequence[Report], device: str, anchors: Mapping[str, str]) ->
     shown = [i for i in range(len(KINDS)) if any(cells[i] for _, cells in lines)]
     if not shown:
         return ""
+    code = sorted({r.versions["code"] for r in of_device if "code" in r.versions})
     written = [["", "", *(list(KINDS.values())[i] for i in shown)]]
     written.append(["---", "---", *["---:"] * len(shown)])
     for line, cells in lines:
-        link = f"[{line.scenario}](#{anchors[line.scenario]})"
-        written.append([link, line.words, *(cells[i] for i in shown)])
-    return _markdown(written)
+        written.append([_link(line.scenario), line.words, *(cells[i] for i in shown)])
+    return "\n\n".join([*([f"Code of {', '.join(code)}."] if code else []), _markdown(written)])
 
 
 def traces(reports: Sequence[Report]) -> str:
@@ -120,6 +123,57 @@ def traces(reports: Sequence[Report]) -> str:
             rows = [row for row in report.rows if row["trace"] == name]
             written.append([name, report.model, *(_ahead(rows, budget) for budget in budgets)])
     return _markdown(written)
+
+
+# Ratios closer to 1 than this are not told: times scatter.
+_NOTICED = 0.97
+# What is said of a case, if both sides have it: how many times as much of it mlx-lm takes.
+_MEASURES: dict[str, Callable[[Row], float]] = {
+    "first token": _ttft_s,
+    "all first tokens": _noted("all_firsts_s"),
+    "all replies done": _noted("all_done_s"),
+    "longest gap of a stream": _noted("longest_gap_s"),
+    "tokens a second": _s_per_token,
+}
+
+
+def losses(reports: Sequence[Report]) -> str:
+    """Every line where keepwarm as it comes is slower than mlx-lm, or finds less; in markdown."""
+    written = [["page", "model", "case", "", "", "requests"], ["---"] * 4 + ["---:"] * 2]
+    for report in reports:
+        for case in dict.fromkeys(row["case"] for row in report.rows if "case" in row):
+            sides = [_default(report, case, system) for system in (OURS, THEIRS)]
+            ours, theirs = sides
+            if ours is None or theirs is None:
+                continue
+            where = f"{report.model}{', GPU' if report.device == 'gpu' else ''}"
+            for words, behind in _behind(ours, theirs):
+                count = str(len(ours["ttft_s"]))
+                written.append([_link(report.scenario), where, case, words, behind, count])
+    return _markdown(written) if len(written) > 2 else "None."
+
+
+def _default(report: Report, case: str, system: str) -> Row | None:
+    """The row of a system as it comes."""
+    rows = [row for row in report.rows if row.get("case") == case and row["system"] == system]
+    return rows[0] if rows else None
+
+
+def _behind(ours: Row, theirs: Row) -> Iterator[tuple[str, str]]:
+    for words, measure in _MEASURES.items():
+        try:
+            ratio = measure(theirs) / measure(ours)
+        except (KeyError, TypeError, ZeroDivisionError):  # not of this scenario
+            continue
+        if ratio < _NOTICED:
+            yield words, _times(ratio)
+    lacking = theirs.get("cached_tokens", 0) - ours.get("cached_tokens", 0)
+    if lacking > 0:
+        yield "tokens found", f"{lacking:,} of {ours['prompt_tokens']:,} less"
+
+
+def _link(scenario: str) -> str:
+    return f"[{scenario}](benchmarks/{scenario}.md)"
 
 
 def _ahead(rows: Sequence[Row], budget_bytes: int) -> str:

@@ -4,6 +4,7 @@ others of the same with a tag."""
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def keep(report: Report, folder: Path = FOLDER, *, tag: str = "") -> Path:
     dropped = set() if report.scenario in _BY_REQUEST else _DROPPED
     rows = [{key: row[key] for key in row if key not in dropped} for row in report.rows]
     report.rows = [_rounded(row) for row in rows]
+    report.versions.setdefault("code", _code())
     folder.mkdir(parents=True, exist_ok=True)
     stem = plot.name_of(report).removesuffix(".png")
     file = folder / (f"{stem}_{tag}.json" if tag else f"{stem}.json")
@@ -32,6 +34,13 @@ def keep(report: Report, folder: Path = FOLDER, *, tag: str = "") -> Path:
     head = json.dumps(data, indent=2).removesuffix("\n}")
     file.write_text(f'{head},\n  "rows": [\n    {rows_}\n  ]\n}}\n', encoding="utf-8")
     return file
+
+
+def _code() -> str:
+    """Day and commit of this checkout: keepwarm's version says little between two releases."""
+    command = ["git", "-C", str(FOLDER), "log", "-1", "--format=%cs (%h)"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
 
 
 def kept(folder: Path = FOLDER) -> list[Report]:

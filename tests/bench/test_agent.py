@@ -26,8 +26,10 @@ def report() -> dict[str, Any]:
     return written
 
 
-def rows_of(report: dict[str, Any], system: str) -> dict[str, dict[str, Any]]:
-    return {row["case"]: row for row in report["rows"] if row["system"] == system}
+def rows_of(report: dict[str, Any], system: str, setting: str = "") -> dict[str, dict[str, Any]]:
+    wanted = (system, setting)
+    rows = report["rows"]
+    return {row["case"]: row for row in rows if (row["system"], row["setting"]) == wanted}
 
 
 def test_each_case_has_a_cold_row_and_a_warm_one_of_each_system(report: dict[str, Any]) -> None:
@@ -42,6 +44,20 @@ def test_each_case_has_a_cold_row_and_a_warm_one_of_each_system(report: dict[str
             assert row["held_bytes"] > 0
     by_case = report["bounds"]["by_case"]
     assert report["bounds"]["max_cached_tokens"] == sum(by_case.values())
+
+
+def test_the_same_cache_with_the_kernels_of_mlx_lm_finds_the_same(report: dict[str, Any]) -> None:
+    ours, plain = rows_of(report, "keepwarm"), rows_of(report, "keepwarm", "mlx-lm's kernels")
+    assert {case: row["cached_tokens"] for case, row in plain.items()} == {
+        case: row["cached_tokens"] for case, row in ours.items()
+    }
+
+
+def test_cost_of_idle_prefill_is_noted(report: dict[str, Any]) -> None:
+    row = rows_of(report, "keepwarm")["system, warm"]
+    assert row["idle_tokens"] > 0
+    assert row["idle_s"] > 0
+    assert "idle_tokens" not in rows_of(report, "mlx-lm")["system, warm"]
 
 
 def test_what_users_share_is_2700_tokens() -> None:

@@ -59,13 +59,21 @@ def test_known_requests_read_hardly_anything(report: Report) -> None:
     assert warm["read_tokens"] < 8 * NUM_REQUESTS  # the generation prompt
 
 
+def test_requests_apart_share_the_first_markup_only(report: Report) -> None:
+    for system in ("keepwarm", "mlx-lm"):
+        apart = _row(report, system, "apart")
+        assert apart["num_requests"] == NUM_REQUESTS
+        assert apart["cached_tokens"] <= apart["max_cached_tokens"] <= 3 * (NUM_REQUESTS - 1)
+        assert apart["prompt_tokens"] > NUM_REQUESTS * SYSTEM_LEN
+
+
 def test_times_are_in_order(report: Report) -> None:
     for row in report.rows:
         assert 0 < row["first_s"] <= row["all_firsts_s"] <= row["all_done_s"]
 
 
 def test_the_table_has_a_line_for_each_row(report: Report) -> None:
-    assert burst.table(report).row_count == len(report.rows) + 2
+    assert burst.table(report).row_count == len(report.rows) + 3
 
 
 def _row(report: Report, system: str, part: str) -> dict[str, Any]:

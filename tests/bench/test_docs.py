@@ -1,4 +1,4 @@
-"""docs/benchmarks.md is what the reports make it, and nobody's hand."""
+"""docs/benchmarks.md and its pages are made of the reports, not by hand."""
 
 from __future__ import annotations
 
@@ -26,51 +26,52 @@ def report_of(model: str, device: str = "cpu") -> Report:
     return found
 
 
-def section(page: str, name: str) -> str:
-    [found] = re.findall(rf"^## {name}: .*?(?=^## )", page, re.M | re.S)
-    assert isinstance(found, str)
-    return found
+def chat_page(reports: list[Report]) -> str:
+    return docs.scenario_page("chat", reports)
 
 
-def test_committed_page_is_made_of_the_committed_reports() -> None:
-    assert docs.PAGE.read_text(encoding="utf-8") == docs.page(results.kept()), "run `make docs`"
+def test_committed_pages_are_made_of_the_committed_reports() -> None:
+    reports = results.kept()
+    assert docs.PAGE.read_text(encoding="utf-8") == docs.page(reports), "run `make docs`"
+    for name in docs._names():
+        written = (docs.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+        assert written == docs.scenario_page(name, reports), "run `make docs`"
 
 
-def test_page_shows_the_plots_that_are_there() -> None:
-    shown = re.findall(r"\]\((plots/[^)]+)\)", docs.PAGE.read_text(encoding="utf-8"))
-    there = {f"plots/{file.name}" for file in docs.PLOTS.glob("*.png")}
-    assert set(shown) == there, "run `make docs`"
+def test_pages_show_the_plots_that_are_there() -> None:
+    pages = [file.read_text(encoding="utf-8") for file in docs.FOLDER.glob("*.md")]
+    shown = {name for page in pages for name in re.findall(r"\]\(\.\./plots/([^)]+)\)", page)}
+    assert shown == {file.name for file in docs.PLOTS.glob("*.png")}, "run `make docs`"
 
 
 def test_every_placeholder_is_filled() -> None:
     assert "{{" not in docs.page([])
-    assert "Not measured yet: `keepwarm bench chat`." in section(docs.page([]), "chat")
+    assert "Not measured yet: `keepwarm bench chat`." in chat_page([])
 
 
-def test_section_says_command_machine_and_figures() -> None:
-    found = section(docs.page([report_of("qwen3_5-mini")]), "chat")
+def test_page_says_command_machine_and_figures() -> None:
+    found = chat_page([report_of("qwen3_5-mini")])
     assert "`keepwarm bench chat --model qwen3_5-mini`" in found
     assert "2 CPU cores (Fast Chip, Linux)" in found
-    assert "![chat, qwen3_5-mini](plots/chat-qwen3_5-mini-cpu.png)" in found
+    assert "![chat, qwen3_5-mini](../plots/chat-qwen3_5-mini-cpu.png)" in found
     assert "| **40 turns** |" in found
-    assert "| mlx-lm | 1,000 | 90.0% | 95.0% | 100 | 25 | ±0% | 2.00x |" in found
-    assert "<details>" not in found
+    assert "| mlx-lm | 1,000 | 90.0% | 95.0% | 100 | 25 | n=1 | 2.00x |" in found
+    assert "## Other models" not in found
 
 
-def test_one_model_of_each_device_is_shown_and_the_others_folded() -> None:
+def test_one_model_of_each_device_is_shown_before_the_others() -> None:
     names = ("gpt_oss-mini", "qwen3_5-mini", "nemotron_h-mini")
     reports = [report_of("qwen3_5-9b", "gpu"), *map(report_of, names)]
-    found = section(docs.page(reports), "chat")
-    open_, folded = found.split("<details>")
-    assert open_.index("qwen3_5-mini") < open_.index("qwen3_5-9b")
-    assert "one Fast Chip" in open_
-    assert "gpt_oss-mini" not in open_
-    assert folded.index("gpt_oss-mini") < folded.index("nemotron_h-mini")
-    assert found.count("![") == 2
+    first, others = chat_page(reports).split("## Other models")
+    assert first.index("qwen3_5-mini") < first.index("qwen3_5-9b")
+    assert "one Fast Chip" in first
+    assert "gpt_oss-mini" not in first
+    assert others.index("gpt_oss-mini") < others.index("nemotron_h-mini")
+    assert first.count("![") == 2
 
 
 def test_cpu_comes_before_the_gpu() -> None:
-    found = section(docs.page([report_of("qwen3_5-9b", "gpu"), report_of("rwkv7-mini")]), "chat")
+    found = chat_page([report_of("qwen3_5-9b", "gpu"), report_of("rwkv7-mini")])
     assert found.index("rwkv7-mini") < found.index("qwen3_5-9b")
 
 
@@ -100,18 +101,18 @@ def test_report_with_a_tag_lies_beside_the_other_and_comes_after_it(tmp_path: Pa
     tagged.command = "keepwarm bench chat --turns 400"
     results.keep(tagged, tmp_path, tag="400")
     results.keep(plain, tmp_path)
-    found = section(docs.page(results.kept(tmp_path)), "chat")
-    assert found.index(plain.command) < found.index("<details>") < found.index(tagged.command)
+    found = chat_page(results.kept(tmp_path))
+    assert found.index(plain.command) < found.index("## Other models") < found.index(tagged.command)
 
 
 def test_first_table_has_a_column_for_each_kind_of_model_that_was_measured() -> None:
     page = docs.page([report_of("qwen3_5-mini"), report_of("gpt_oss-mini")])
-    first = page[: page.index("## How it was measured")]
+    first = page[: page.index("## All pages")]
     assert "|  |  | Qwen3.5 | gpt-oss |" in first
-    link = "[chat](#chat-a-long-chat-with-a-thinking-model)"
+    link = "[chat](benchmarks/chat.md)"
     assert f"| {link} | first token of a turn | 2.00x | 2.00x |" in first
     assert "90.0% / 90.0%" in first
-    assert "[burst]" not in first
+    assert "| [burst]" not in first
 
 
 def test_first_table_compares_memory_with_the_leanest_of_those_that_find_most() -> None:
@@ -123,16 +124,27 @@ def test_first_table_compares_memory_with_the_leanest_of_those_that_find_most() 
     enough = {**theirs, "case": "6 chats", "held_bytes": 250, "setting": "17 entries"}
     more = {**enough, "held_bytes": 500, "setting": "34 entries"}
     report.rows = [ours, fewer, more, enough]
-    assert "| 2.50x |" in glance.table([report], "cpu", {"memory": "memory"})
-    assert "| 90.0% / 0.0% |" in glance.table([report], "cpu", {"memory": "memory"})
+    assert "| 2.50x |" in glance.table([report], "cpu")
+    assert "| 90.0% / 0.0% |" in glance.table([report], "cpu")
 
 
-def test_links_within_the_page_lead_to_its_headings() -> None:
-    page = docs.page(results.kept())
-    headings = {docs.anchor(line.lstrip("# ")) for line in re.findall(r"^##+ .*$", page, re.M)}
-    links = set(re.findall(r"\]\(#([^)]+)\)", page))
-    assert len(links) > 5
-    assert links <= headings
+def test_lines_where_keepwarm_is_behind_are_all_told() -> None:
+    slower, poorer, ahead = report_of("qwen3-mini"), report_of("qwen3_5-9b", "gpu"), report_of("a")
+    slower.rows[0]["ttft_s"] = [0.03]
+    poorer.rows[0]["cached_tokens"] = 880
+    assert glance.losses([slower, poorer, ahead]).splitlines()[2:] == [
+        "| [chat](benchmarks/chat.md) | qwen3-mini | 40 turns | first token | 0.82x | 1 |",
+        "| [chat](benchmarks/chat.md) | qwen3_5-9b, GPU | 40 turns | tokens found |"
+        " 20 of 1,000 less | 1 |",
+    ]
+    assert glance.losses([ahead]) == "None."
+
+
+def test_code_that_was_measured_is_kept_with_the_figures(tmp_path: Path) -> None:
+    results.keep(report_of("qwen3_5-mini"), tmp_path)
+    [found] = results.kept(tmp_path)
+    assert found.versions["code"]
+    assert f"Code of {found.versions['code']}." in glance.table([found], "cpu")
 
 
 def trace_of(model: str, shares: dict[str, float], gb: int) -> Report:

@@ -73,5 +73,5 @@ def test_table_says_how_many_decode_steps_the_first_token_takes() -> None:
     out = io.StringIO()
     Console(width=80, file=out).print(prefix.table(report))
     ours, theirs = out.getvalue().splitlines()[-4:-2]
-    assert ours.split() == ["keepwarm", "1", "12.0", "±0%", "8.0", "1.5", "0.1/2.0/3.0"]
-    assert theirs.split() == ["mlx-lm", "1", "24.0", "±0%", "2.00x", "8.0", "3.0"]
+    assert ours.split() == ["keepwarm", "1", "12.0", "n=1", "8.0", "1.5", "0.1/2.0/3.0"]
+    assert theirs.split() == ["mlx-lm", "1", "24.0", "n=1", "2.00x", "8.0", "3.0"]

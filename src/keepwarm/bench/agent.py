@@ -10,7 +10,7 @@ from typing import Any
 from keepwarm.bench import words
 from keepwarm.bench.client import Answer, Message
 from keepwarm.bench.script import Script, function
-from keepwarm.bench.talk import Talk
+from keepwarm.bench.talk import OURS, SAME_KERNELS, Talk
 
 KINDS = ("system", "tools only", "document", "completions")
 NUM_USERS = 5
@@ -22,6 +22,8 @@ BARE_TOOL_LEN = TOOL_LEN + SYSTEM_LEN // NUM_TOOLS  # where there is no system m
 DOCUMENT_LEN = 2700
 USER_LEN = 30
 REPLY = Script(thought_len=20, answer_len=20)
+
+SIDES = [OURS, SAME_KERNELS]
 
 
 def play(talk: Talk, number: int) -> None:

@@ -1,4 +1,5 @@
-"""A burst: many requests at once that share a system prompt, with an empty cache and then again."""
+"""A burst: many requests at once that share a system prompt, with an empty cache and then again; and
+with nothing in common."""
 
 from __future__ import annotations
 
@@ -30,6 +31,9 @@ def play(talk: Talk, number: int) -> None:
             _ask(talk, conversations)
         with talk.part(f"{num_requests} warm"):
             _ask(talk, conversations)
+        if num_requests == min(talk.plan.options["requests"]):
+            with talk.case(f"{num_requests} apart"):
+                _ask(talk, _apart(num_requests, f"{num_requests} {number}"))
 
 
 def _conversations(num_requests: int, seed: str) -> list[list[Message]]:
@@ -39,6 +43,15 @@ def _conversations(num_requests: int, seed: str) -> list[list[Message]]:
         own_len = OWN_LEN + 31 * i % (2 * OWN_SPREAD + 1) - OWN_SPREAD
         own = words.text(own_len, f"user {seed} {i}")
         made.append([{"role": "system", "content": system}, {"role": "user", "content": own}])
+    return made
+
+
+def _apart(num_requests: int, seed: str) -> list[list[Message]]:
+    """As long as the others, and no two begin alike."""
+    made: list[list[Message]] = []
+    for i in range(num_requests):
+        [own] = _conversations(1, f"apart {seed} {i}")
+        made.append(own)
     return made
 
 

@@ -218,7 +218,7 @@ def table(report: Report, scenario: Scenario) -> Table:
     own: Callable[[Report], Table] | None = getattr(scenario, "table", None)
     if own is not None:
         return own(report)
-    more: Sequence[Column] = getattr(scenario, "COLUMNS", ())
+    more: Sequence[Column] = [*getattr(scenario, "COLUMNS", ()), *_ahead_of(report)]
     titles = [column.title for column in more]
     columns = ("system", "tokens", "cached", "most", "read", "ttft ms", "spread", "ratio", *titles)
 
@@ -227,6 +227,20 @@ def table(report: Report, scenario: Scenario) -> Table:
         yield from (column.cell(row) for column in more)
 
     return report.table(columns, lines(report, cells))
+
+
+def _ahead_of(report: Report) -> list[Column]:
+    """The cost of idle prefill, where there was any."""
+    has_any = any(sum(row["notes"].get("idle_tokens", ())) for row in report.rows)
+    return [Column("ahead", _ahead)] if has_any else []
+
+
+def _ahead(row: Mapping[str, Any]) -> str:
+    """`1,480 in 0.9 s`: tokens that were read ahead, and the seconds that took."""
+    notes = row["notes"]
+    if not sum(notes.get("idle_tokens", ())):
+        return ""
+    return f"{median(notes['idle_tokens']):,.0f} in {median(notes['idle_s']):.1f} s"
 
 
 def lines(
@@ -252,7 +266,7 @@ def _cells(row: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[str]:
     yield f"{row['prefilled_tokens']:,}"
     yield f"{ttft_s * 1e3:,.0f}"
     yield spread(row["ttft_s"])
-    yield "" if row["system"] == OURS.name else f"{ttft_s / median(ours['ttft_s']):.2f}x"
+    yield "" if row is ours else f"{ttft_s / median(ours['ttft_s']):.2f}x"
 
 
 def _tokenizer_of(plan: Plan) -> Any:

@@ -101,6 +101,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """`±4%`: how far the rounds lie from their median, at most."""
+    """`±4%`: how far the rounds lie from their median, at most; `n=1` where there is but one."""
+    if len(values) == 1:
+        return "n=1"
     middle = median(values)
     return f"±{max(abs(value - middle) for value in values) / middle:.0%}"

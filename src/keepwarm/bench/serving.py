@@ -176,21 +176,24 @@ class Keepwarm:
         self._engine.call(lambda cache: cache.clear())
         mx.reset_peak_memory()
 
-    def _idle_tokens(self) -> int:
-        """What it read ahead. On its thread."""
+    def _idle(self) -> tuple[int, float]:
+        """Tokens that it read ahead, and the seconds that took. On its thread."""
         core = self._engine._core
-        return core.warmth.idle.num_tokens if core is not None else 0
+        idle = core.warmth.idle if core is not None else None
+        return (idle.num_tokens, idle.seconds) if idle is not None else (0, 0.0)
 
     def figures(self) -> dict[str, Any]:
-        held, stats, active, idle_tokens = self._engine.call(
+        held, stats, active, (idle_tokens, idle_s) = self._engine.call(
             lambda cache: (
-                cache.ledger.held_bytes, cache.stats(), self.stage.figures(), self._idle_tokens()
+                cache.ledger.held_bytes, cache.stats(), self.stage.figures(), self._idle()
             )
         )  # fmt: skip
         if active["read_tokens"] is not None:
             active["read_tokens"] -= idle_tokens  # nobody waited for those
         return active | {
             "held_bytes": held,
+            "idle_tokens": idle_tokens,
+            "idle_s": idle_s,
             "num_checkpoints": stats.num_checkpoints,
             "num_rows": stats.num_tokens,
         }

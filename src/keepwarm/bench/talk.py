@@ -17,6 +17,13 @@ from keepwarm.bench.workers import System, Worker
 # All that is chosen by the environment, so that nothing comes from that of the caller.
 _ENV = {"KEEPWARM_KERNELS": "keepwarm", "KEEPWARM_BLAS": "auto"}
 OURS = System("keepwarm", "", _ENV)
+# The same cache with the kernels of the other side, so that the two can be told apart.
+SAME_KERNELS = System(
+    "keepwarm",
+    "mlx-lm's kernels",
+    _ENV | {"KEEPWARM_KERNELS": "mlx-lm"},
+    {"config": {"kernels": "mlx-lm"}},
+)
 THEIRS = System("mlx-lm", "", _ENV | {"KEEPWARM_KERNELS": "mlx-lm"})
 
 
@@ -136,6 +143,9 @@ class Talk:
             found.notes["read_tokens"] = after["read_tokens"] - before["read_tokens"]
         found.notes["held_bytes"] = after["held_bytes"]
         found.notes["active_bytes"] = after["active_bytes"]
+        for key in ("idle_tokens", "idle_s"):
+            if key in after:
+                found.notes[key] = after[key] - before[key]
 
     def play(self, script: Script) -> None:
         """What the model says from now on."""
