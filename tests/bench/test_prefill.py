@@ -136,7 +136,7 @@ def test_system_that_cannot_run_says_why() -> None:
         (["--lengths", "many"], "--lengths"),
         (["--lengths", "1"], "--lengths"),
         (["--rounds", "0"], "--rounds"),
-        (["--shape", "no-such"], "there are qwen3-small"),
+        (["--shape", "no-such"], "choose one of qwen3-small"),
         (["--json", "/no/such/file.json"], "no folder"),
     ],
 )
