@@ -176,7 +176,7 @@ def test_wrong_value_is_refused_by_its_name(name: str, text: str) -> None:
 
 
 def test_unknown_rule_of_hygiene_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"attachment'; the rules are attachments"):
+    with pytest.raises(BadInput, match=r"attachment'; the rules are billing_header"):
         read_config({"hygiene-off": ["attachment"]}, {})
 
 

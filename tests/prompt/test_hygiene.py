@@ -257,7 +257,20 @@ def test_unknown_parts_stay_and_are_refused() -> None:
         read_messages(messages)
 
 
-@pytest.mark.parametrize("rule", RULE_NAMES)
+def test_line_about_billing_is_left_out_and_nothing_else() -> None:
+    line = "x-anthropic-billing-header: cc_version=1.2.3;"
+    plain = make_tokenizer("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+    part = {"type": "text", "text": "Be brief."}
+    parts = clean(plain, [system([{"type": "text", "text": line}, part]), user(line)])
+    assert parts.messages == [system([part]), user(line)]
+    assert parts.acted == ("billing_header",)
+    text = clean(plain, [system(f"{line}\nBe brief."), user("Hi")])
+    assert text.messages == [system("Be brief."), user("Hi")]
+    kept = clean(plain, [system(line), user("Hi")], without=["billing_header"])
+    assert kept.messages == [system(line), user("Hi")]
+
+
+@pytest.mark.parametrize("rule", [name for name in RULE_NAMES if name != "billing_header"])
 def test_every_rule_acts_and_can_be_switched_off(rule: str) -> None:
     """A template that refuses all that a rule can spare it."""
     strict = make_tokenizer(

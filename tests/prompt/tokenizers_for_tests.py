@@ -74,9 +74,11 @@ def make_tokenizer(
     extra_tokens: tuple[str, ...] = (),
     adds_bos: bool = False,
     adds_eos: bool = False,
+    trained: str | None = None,
 ) -> Any:
-    """A fast tokenizer that renders with `template` and knows its markup as added tokens."""
-    tokenizer = Tokenizer.from_str(_trained())
+    """A fast tokenizer that renders with `template` and knows its markup as added tokens.
+    `trained` is another vocabulary than the small one."""
+    tokenizer = Tokenizer.from_str(trained or _trained())
     markup = sorted({BOS, EOS, *_MARKUP.findall(template or ""), *extra_tokens})
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in markup])
     if adds_bos or adds_eos:

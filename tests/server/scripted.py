@@ -40,7 +40,9 @@ def follow(engine: Engine, write: Write) -> None:
         if text is None:
             return submit(request, on_event)
         tokens = tokenizer.encode(text, add_special_tokens=False)
-        forced = Forced([*tokens, min(tokenizer.eos_token_ids)], len(request.prompt))
+        if tokens[-1] not in tokenizer.eos_token_ids:
+            tokens.append(min(tokenizer.eos_token_ids))
+        forced = Forced(tokens, len(request.prompt))
         sampling = replace(request.sampling, processors=(forced,))
         return submit(replace(request, sampling=sampling), on_event)
 

@@ -175,9 +175,11 @@ def _start(engine: Engine) -> None:
 
 
 @contextmanager
-def listening(engine: Engine, settings: Config) -> Iterator[str]:
+def listening(
+    engine: Engine, settings: Config, wrap: Callable[[Any], Any] = lambda app: app
+) -> Iterator[str]:
     """The address of a server whose engine may not run yet."""
-    app = create_app(engine, settings)
+    app = wrap(create_app(engine, settings))
     options = {"http": "h11", "log_config": None, "timeout_graceful_shutdown": 1, "lifespan": "off"}
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
     thread = threading.Thread(target=server.run)

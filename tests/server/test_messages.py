@@ -117,6 +117,20 @@ def test_stream_says_what_the_whole_says(client: Anthropic, words: str) -> None:
     assert kinds[-2:] == ["message_delta", "message_stop"]
 
 
+def test_usage_is_counted_once_however_a_client_adds_it_up(server: Served) -> None:
+    # Claude Code keeps what message_start said of a number that message_delta has as 0.
+    body = {"max_tokens": 8, "messages": turns("Count me, please."), "stream": True}
+    for _ in range(2):  # cold, then found whole: nothing is read
+        told: dict[str, int] = {}
+        for line in server.post("/v1/messages", body).text.splitlines():
+            event = json.loads(line.removeprefix("data: ")) if line.startswith("data") else {}
+            usage = event.get("usage") or event.get("message", {}).get("usage") or {}
+            told |= {k: v for k, v in usage.items() if isinstance(v, int) and v > 0}
+        kinds = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        counted = server.post("/v1/messages/count_tokens", {"messages": body["messages"]}).json()
+        assert sum(told.get(kind, 0) for kind in kinds) == counted["input_tokens"]
+
+
 def test_events_come_in_order(server: Served) -> None:
     body = {"max_tokens": 64, "messages": turns("Think and call!"), "tools": [WEATHER]}
     text = server.post("/v1/messages?beta=true", {**body, "stream": True}).text
@@ -325,6 +339,20 @@ def test_failure_in_a_stream_is_its_last_event() -> None:
         assert failed.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]
 
 
+def test_line_about_billing_never_reaches_the_prompt(server: Served) -> None:
+    def system(version: str) -> list[dict[str, Any]]:
+        header = {"type": "text", "text": f"x-anthropic-billing-header: cc_version={version};"}
+        mark = {"cache_control": {"type": "ephemeral"}} if version else {}
+        return [header, {"type": "text", "text": "Be brief.", **mark}]
+
+    prompts = [
+        server.post("/v1/messages/count_tokens", {"messages": turns("Hi"), "system": words}).json()
+        for words in (system("1"), system("2.34"), system(""), "Be brief.")
+    ]
+    assert prompts[0] == prompts[1] == prompts[2] == prompts[3]
+
+
 def test_client_finds_the_server(server: Served) -> None:
     assert server.http.head("/").status_code == 200
+    assert server.http.head("/api/hello").status_code == 200
     assert server.http.get("/").json()["server"] == "keepwarm"

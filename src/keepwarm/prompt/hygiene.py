@@ -1,8 +1,8 @@
 """What clients send and a chat template cannot write, brought into a form that it can: a closed
 list of rules, the same for every protocol. No mlx; any thread.
 
-A rule changes only what this template refuses or drops, which small trial renderings show; the
-result is remembered with the template. What a message becomes depends on the messages before it
+A rule changes only what this template refuses or drops, which small trial renderings show, or what
+is not meant for the model; the result is remembered with the template. What a message becomes depends on the messages before it
 and on its neighbours of the same turn, so a longer conversation begins with the same tokens.
 """
 
@@ -44,6 +44,8 @@ ATTACHMENTS = {
     "file": "file",
     "input_file": "file",
 }
+# A line that Claude Code puts in front of its prompt: another one in every session.
+_BILLING = "x-anthropic-billing-header:"
 # Around a system message that stands inside a user's turn.
 _MARKED = "<system-message>\n{}\n</system-message>"
 _BETWEEN = "\n\n"
@@ -190,6 +192,28 @@ def _as_text_part(part: Any) -> Any:
     if kind is None:
         return part
     return {"type": "text", "text": f"[{kind}: this model reads text only]"}
+
+
+# What is about the client, and not for the model
+
+
+def _drop_billing_header(conversation: Conversation) -> Conversation:
+    def dropped(message: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = message.get("content")
+        if _role(message) not in SYSTEM_ROLES:
+            return message
+        if isinstance(content, str) and content.startswith(_BILLING):
+            return {**message, "content": content.partition("\n")[2].lstrip("\n")}
+        if isinstance(content, list) and any(map(_is_billing, content)):
+            return {**message, "content": [part for part in content if not _is_billing(part)]}
+        return message
+
+    return _mapped(conversation, dropped)
+
+
+def _is_billing(part: object) -> bool:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    return isinstance(text, str) and text.startswith(_BILLING)
 
 
 # Arguments of past calls
@@ -360,6 +384,12 @@ def _mapped(
 
 
 RULES = (
+    Rule(
+        "billing_header",
+        "a line about billing in front of a coding agent's prompt is left out: it changes with"
+        " every session, and no prompt would begin as another one",
+        _drop_billing_header,
+    ),
     Rule(
         "attachments",
         "images, sounds, videos and files become a short text that says what was there",

@@ -61,7 +61,7 @@ def create_app(engine: Engine, config: Config) -> FastAPI:
     return app
 
 
-@_status.head("/", include_in_schema=False)
+@_status.get("/api/hello", include_in_schema=False)  # where Claude Code looks
 @_status.get("/", response_model=replies.Root, responses=replies.problems(*replies.GUARDED))
 async def root(request: Request) -> Response:
     """What answers here. Clients ask this to see whether a server is there."""

@@ -95,7 +95,9 @@ class Thinking(Loose):
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Positive | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = (
+        None  # "omitted" hides thoughts; clients know more words than are documented
+    )
 
 
 class JsonFormat(Loose):

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from keepwarm.events import Result
 from keepwarm.prompt.reply import Called, Piece, Reply, Said, Thought, ToolCall
 from keepwarm.server.errors import ApiError
-from keepwarm.server.exchange import Began, Ended, Exchange, Quiet, Spoken
+from keepwarm.server.exchange import Began, Ended, Exchange, Heard, Quiet, Spoken
 from keepwarm.server.protocols.messages.signature import signature_of
 from keepwarm.server.protocols.writer import Writer
 from keepwarm.server.service import new_id
@@ -42,8 +42,7 @@ class MessagesWriter(Writer):
         is_begun = False
         async for heard in self.exchange.stream():
             if not is_begun:
-                cached_tokens = heard.cached_tokens if isinstance(heard, Began) else 0
-                yield written({"type": "message_start", "message": self._start(cached_tokens)})
+                yield written({"type": "message_start", "message": self._start(heard)})
                 is_begun = True
             match heard:
                 case Quiet():
@@ -72,10 +71,12 @@ class MessagesWriter(Writer):
         self.exchange.log_end(self.route)
         return JSONResponse(message | {"keepwarm": self.exchange.report()})
 
-    def _start(self, cached_tokens: int) -> dict[str, Any]:
-        """The message before its first block. What was cached is told again at the end, where it
-        is certain: an answer may have begun while its prompt still waited."""
-        usage = {**_prompt_usage(self.exchange.prompt_len, cached_tokens), "output_tokens": 0}
+    def _start(self, heard: Heard) -> dict[str, Any]:
+        """The message before its first block. What was cached is told at the end, here only where
+        it is known: clients take a number that is not 0 for the last word."""
+        usage = {**_prompt_usage(0, 0), "output_tokens": 0}
+        if isinstance(heard, Began):
+            usage |= _prompt_usage(self.exchange.prompt_len, heard.cached_tokens)
         return self._message([], {"stop_reason": None, "stop_sequence": None}, usage)
 
     def _delta(self, reply: Reply, result: Result) -> Event:
