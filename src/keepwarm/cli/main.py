@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from keepwarm.cli import bench, models, pull, serve
 from keepwarm.cli.chat import command as chat
+from keepwarm.cli.doctor import command as doctor
 from keepwarm.errors import KeepwarmError
 
 _NO_MLX = (
@@ -32,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     chat.add_to(commands)
     models.add_to(commands)
     pull.add_to(commands)
+    doctor.add_to(commands)
     bench.add_to(commands)
     for parser_of_command in commands.choices.values():
         parser_of_command.set_defaults(parser=parser_of_command)

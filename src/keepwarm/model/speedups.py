@@ -142,6 +142,11 @@ def kernels_in_use() -> str:
     return _process.kernels or "mlx-lm"
 
 
+def replaced() -> list[str]:
+    """The functions that ours have taken the place of."""
+    return [str(replacement) for replacement in _process.originals]
+
+
 def _meant(kernels: str) -> str:
     """Where Metal is, mlx-lm's are the only ones, whatever is asked for."""
     if kernels not in KERNELS:

@@ -1,0 +1,1 @@
+"""`keepwarm doctor`: what this machine and a model give, found by looking and by trying."""
