@@ -129,7 +129,7 @@ def test_ticket_cancelled_before_the_engine_saw_it_still_ends(engine: Engine) ->
 @pytest.mark.parametrize(
     ("tokens", "error", "words"),
     [
-        ([1, 2, 500], BadInput, "token 500 is not in the vocabulary of 128"),
+        ([1, 2, 500], BadInput, "token 500 is not in the model's vocabulary of 128 tokens"),
         ([1] * 5000, TooLong, "the prompt has 5000 tokens; the model's context has 4096"),
     ],
 )
@@ -148,7 +148,7 @@ def test_reply_ends_where_the_context_does() -> None:
 
 def test_prompt_larger_than_all_memory_is_refused() -> None:
     with engine_of(memory_bytes=400_000) as engine:
-        with pytest.raises(TooLarge, match="there are"):
+        with pytest.raises(TooLarge, match="raise --memory-bytes"):
             engine.submit(Request(Prompt([1] * 4000), 5), lambda event: None)
         assert len(engine.stream(request()).result.tokens) == 6
 

@@ -136,7 +136,7 @@ def test_gated_repository_and_wrong_name_are_told(hub: Hub) -> None:
     hub.gated.add("a/gated")
     with pytest.raises(BadInput, match=r"accept its terms at http.*a/gated.*hf auth login"):
         look_up("a/gated")
-    with pytest.raises(BadInput, match="no name of a repository"):
+    with pytest.raises(BadInput, match="not the name of a repository"):
         look_up("a b/c")
 
 

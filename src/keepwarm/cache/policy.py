@@ -181,4 +181,4 @@ def policy_named(name: str, cost: CostModel) -> Policy:
             return FirstInFirstOut()
         case "type":
             return TypePriority()
-    raise BadInput(f"no policy is called {name!r}: use one of {', '.join(POLICIES)}")
+    raise BadInput(f"there is no policy {name!r}; use one of {', '.join(POLICIES)}")

@@ -110,7 +110,9 @@ class PrefixCache:
         try:
             return Layout.of(self._make_caches()), None
         except CacheFault as fault:
-            log.warning("caching is off for this model: %s", fault)
+            log.warning(
+                "caching is off for this model, and every prompt is read in full: %s", fault
+            )
             return None, str(fault)
 
     def bind(self, model: Any) -> None:

@@ -74,7 +74,9 @@ def ready_words(
     if trouble is not None:
         lines.append(f"  chats    refused: {trouble}; --chat-template FILE gives one")
     if not config.api_keys and not is_loopback(config.host):
-        lines.append("  anyone who reaches this address may ask; --api-key changes that")
+        lines.append(
+            "  anyone who reaches this address can send requests; --api-key asks for a key"
+        )
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100}
     route = "chat/completions"
     if trouble is not None:

@@ -81,7 +81,10 @@ class Server(uvicorn.Server):
         self.should_exit = True
         deadline_s = self._settings.shutdown_s
         threading.Thread(target=self._engine.stop, args=(deadline_s,), daemon=True).start()
-        print("\nstopping; running requests may end (Ctrl-C again to quit)", file=sys.stderr)
+        print(
+            f"\nstopping: running requests have {deadline_s:g} s to end (Ctrl-C again quits at once)",
+            file=sys.stderr,
+        )
 
     def _load(self) -> None:
         try:

@@ -323,7 +323,7 @@ class Core:
         if len(sequences) == 1:
             self._fail(sequences[0], error)
             return
-        log.error("a step failed; each of its sequences goes on alone", exc_info=error)
+        log.error("a step of several replies failed; each of them goes on alone", exc_info=error)
         self._stop_running(*sequences)
         for sequence, token in zip(sequences, unread.values()):
             sequence.runs_apart = True

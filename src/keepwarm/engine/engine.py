@@ -195,7 +195,7 @@ class Engine:
             num_waiting = self._num_entering + self._num_queued
             if num_waiting >= self._settings.max_queue:
                 raise Overloaded(
-                    f"{num_waiting} requests are waiting already",
+                    f"the queue is full, {num_waiting} requests are waiting: try again later",
                     retry_after_s=self._limits.retry_after_s(num_waiting),
                 )
             self._num_entering += 1

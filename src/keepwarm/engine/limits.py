@@ -39,19 +39,22 @@ class Limits:
         """The request, its reply no longer than the context allows. Raises BadInput."""
         prompt_len, largest = len(request.prompt), int(request.prompt.tokens.max())
         if largest >= self.vocab_size:
-            raise BadInput(f"token {largest} is not in the vocabulary of {self.vocab_size}")
+            raise BadInput(
+                f"token {largest} is not in the model's vocabulary of {self.vocab_size} tokens"
+            )
         if self.context_len is not None and prompt_len >= self.context_len:
             raise TooLong(
                 f"the prompt has {prompt_len} tokens; the model's context has {self.context_len},"
-                " the reply included",
+                " the reply included: shorten the prompt",
                 prompt_len=prompt_len,
                 context_len=self.context_len,
             )
         needed = self.room.needed_bytes(prompt_len) if self.room is not None else 0
         if needed > self.memory_bytes:
             raise TooLarge(
-                f"a prompt of {prompt_len} tokens takes {needed / 1e9:.2f} GB; there are"
-                f" {self.memory_bytes / 1e9:.2f} GB for all"
+                f"a prompt of {prompt_len} tokens needs {needed / 1e9:.2f} GB; the cache and all"
+                f" running requests have {self.memory_bytes / 1e9:.2f} GB together: shorten the"
+                " prompt, or raise --memory-bytes"
             )
         if self.context_len is None:
             return request

@@ -48,7 +48,7 @@ def read_sampling(folder: Path) -> Sampling | None:
         numbers: dict[str, Any] = {name: _number(name, value) for name, value in given.items()}
         return Sampling(**numbers)
     except (BadInput, ValueError) as error:
-        log.warning("the sampling in %s cannot be meant, so it is ignored: %s", FILE, error)
+        log.warning("the sampling in %s is not valid, so it is ignored: %s", FILE, error)
         return None
 
 
@@ -80,5 +80,5 @@ def sampling_words(sampling: Sampling) -> str:
 
 def _number(name: str, value: Any) -> float | int:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is no number: {value!r}")
+        raise ValueError(f"{name} is not a number: {value!r}")
     return max(int(value), 0) if name == "top_k" else float(value)

@@ -137,7 +137,7 @@ def _patterns() -> Sequence[str]:
 def _check_files(name: str, files: Sequence[str]) -> None:
     if any(Path(file).match("model*.safetensors") for file in files):
         if "config.json" not in files:
-            raise BadInput(f"{name} has no config.json, so it is no language model")
+            raise BadInput(f"{name} has no config.json, so it is not a language model")
         return
     if any(file.endswith(".gguf") for file in files):
         raise BadInput(f"{name} holds {GGUF}; look for the same model at {host()}/mlx-community")
@@ -163,7 +163,7 @@ def _told(name: str, error: Exception) -> BadInput:
     cause = error.__cause__ if isinstance(error, DryRunError) and error.__cause__ else error
     log.debug("huggingface_hub", exc_info=error)
     if isinstance(cause, HFValidationError):
-        return BadInput(f"{name!r} is no name of a repository: {cause}")
+        return BadInput(f"{name!r} is not the name of a repository: {cause}")
     if isinstance(cause, GatedRepoError):
         return BadInput(
             f"{name} is gated: accept its terms at {constants.ENDPOINT}/{name}, then log in with"

@@ -143,7 +143,7 @@ def model_loader(
 def wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
     """None: as they are."""
     if dtype not in DTYPES:
-        raise BadInput(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
+        raise BadInput(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
     if dtype != "auto":
         found: mx.Dtype = getattr(mx, dtype)
         return found
@@ -158,9 +158,9 @@ def wanted_dtype(model: Any, dtype: str) -> mx.Dtype | None:
     # Of what is free, as much again stays for the cache and the replies.
     wide_bytes = 2 * sum(array.nbytes for array in narrow)
     if 2 * wide_bytes > free_bytes():
-        log.info("dtype: as saved; there is no room for float32, which is faster on a CPU")
+        log.info("dtype: as saved, since memory is too small for float32, which is faster on a CPU")
         return None
-    log.info("dtype: float32, in which a CPU is faster than in 16 bits")
+    log.info("dtype: float32, which is faster on a CPU than 16 bits (--dtype)")
     return mx.float32
 
 
@@ -179,7 +179,9 @@ def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
     """mlx-lm's classes of a model and of its settings. Raises BadInput where it knows none."""
     release = f"mlx-lm {version('mlx-lm')}"
     if config.get("model_file") is not None:
-        raise BadInput("it comes with code of its own, which only --trust-remote-code runs")
+        raise BadInput(
+            "it needs Python code that comes with it, and only --trust-remote-code runs that"
+        )
     if "model_type" not in config:
         raise BadInput("config.json does not say what type of model it is (model_type)")
     try:

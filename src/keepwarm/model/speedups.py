@@ -167,7 +167,10 @@ def _replace() -> None:
         _process.originals[replacement] = original
         setattr(home, name, ours)
     if missing:
-        log.warning("not replaced, as this mlx-lm or MLX has it not: %s", ", ".join(missing))
+        log.warning(
+            "this mlx-lm or MLX does not have %s, so nothing replaces it: computing may be slower",
+            ", ".join(missing),
+        )
     log.debug("replaced: %s", ", ".join(map(str, _process.originals)))
     if mx.default_device() == mx.cpu and _compiles():
         # Where there is a C++ compiler, mlx starts it for each compiled function: nearly a

@@ -73,7 +73,9 @@ def check_unicode(text: object) -> None:
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError as error:
-        raise BadInput(f"the text holds half of a character at {error.start}") from error
+        raise BadInput(
+            f"the text holds half of a character (a lone surrogate) at {error.start}"
+        ) from error
 
 
 def _offsets(callee: Any, text: str, namespace: str) -> Offsets:

@@ -64,7 +64,7 @@ class Template:
             )
         except Exception as error:
             # A template may fail in any way Python code can; all of them mean these messages.
-            raise RenderError(f"the chat template refused: {error}") from error
+            raise RenderError(f"the chat template refused these messages: {error}") from error
 
 
 def trouble_with(tokenizer: Tokenizer) -> str | None:

@@ -182,7 +182,7 @@ def _too_deep() -> ApiError:
 def _too_slow() -> ApiError:
     return ApiError(
         408,
-        f"the body did not come within {READ_S:g} s",
+        f"the body did not come within {READ_S:g} s; send it again at once",
         code="body_too_slow",
         headers={"Connection": "close"},
     )
@@ -192,7 +192,7 @@ def _too_large(limit: int) -> ApiError:
     # The rest of the body is not read, so the connection cannot be used again.
     return ApiError(
         413,
-        f"the body is larger than {limit} bytes",
+        f"the body is larger than {limit} bytes (--max-body-bytes)",
         code="body_too_large",
         headers={"Connection": "close"},
     )

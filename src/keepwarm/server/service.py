@@ -66,7 +66,9 @@ class Service:
         """Raises ApiError while no request can be taken."""
         if not self.engine.is_ready:
             phase = str(self.engine.status().phase)
-            raise unavailable(f"no requests are taken now: the engine is {phase}")
+            raise unavailable(
+                f"no requests are taken now: the engine is {phase}; try again in a few seconds"
+            )
 
     def text_reader(self) -> WithoutCalls:
         """The tokenizer for replies that may call nothing: one for all requests, since what is

@@ -68,7 +68,9 @@ def _called_functions(asked: AskedChat) -> list[Function]:
         if {function["name"] for function in functions} != {*choice.names}:
             raise refused("tool_choice names a function that is not in tools", "tool_choice")
     if choice.mode == "required" and not functions:
-        raise refused("tool_choice is required, but there are no tools", "tool_choice")
+        raise refused(
+            "tool_choice is required, but there are no tools: name some in tools", "tool_choice"
+        )
     return functions
 
 

@@ -46,9 +46,9 @@ def test_person_talks_branches_and_leaves(chat: Terminal, tmp_path: Path) -> Non
     assert "cached 21 of 26 tokens · read 5" in chat.say("w12")
     assert "cached 26 of 26 tokens · read 0" in chat.say("/retry")
     assert "cached 23 of 27 tokens · read 4" in chat.say("/edit w13 w14")
-    assert "taken back: w13 w14" in chat.say("/undo")
+    assert "removed: w13 w14" in chat.say("/undo")
     assert "turns       4" in chat.say("/stats")
-    assert "there is no /dance" in chat.say("/dance")
+    assert "there is no command /dance" in chat.say("/dance")
     assert [m["role"] for m in saved(chat, tmp_path / "talk.json")] == [
         "system", "user", "assistant",
     ]  # fmt: skip

@@ -77,7 +77,7 @@ class Conversation:
         """`on` or `off`. Returns whether that makes a difference to the template. Raises
         BadInput."""
         if wanted not in ("on", "off"):
-            raise BadInput("/think takes on or off")
+            raise BadInput("/think needs on or off")
         asked: list[Message] = [{"role": "user", "content": "Hello"}]
         ways = [self.template_kwargs | {"enable_thinking": is_on} for is_on in (True, False)]
         one, other = (render_chat(self._reader, asked, template_kwargs=way) for way in ways)

@@ -61,7 +61,7 @@ class Loop:
                 getattr(self, f"_do_{name}")(rest)
             case Unknown(name):
                 self._screen.complain(
-                    f"there is no /{name}; /help shows what there is, and //{name} just says it"
+                    f"there is no command /{name}; /help lists them, and //{name} sends it as text"
                 )
 
     def _answer(self, begin: Callable[[], Turn]) -> None:
@@ -104,11 +104,11 @@ class Loop:
 
     def _do_edit(self, rest: str) -> None:
         if not rest:
-            raise BadInput("/edit takes the new question")
+            raise BadInput("/edit needs the new question: /edit TEXT")
         self._answer(lambda: self._conversation.retry(rest))
 
     def _do_undo(self, _rest: str) -> None:
-        self._screen.note(f"taken back: {self._conversation.undo()}")
+        self._screen.note(f"removed: {self._conversation.undo()}")
 
     def _do_system(self, rest: str) -> None:
         if rest:
@@ -126,7 +126,7 @@ class Loop:
 
     def _do_save(self, rest: str) -> None:
         if not rest:
-            raise BadInput("/save takes the name of a file")
+            raise BadInput("/save needs the name of a file: /save FILE")
         conversation, file = self._conversation, Path(rest).expanduser()
         messages = conversation.with_system(conversation.messages)
         written = json.dumps(
@@ -139,7 +139,7 @@ class Loop:
             raise BadInput(f"{file} is there already; name another file") from error
         except OSError as error:
             raise BadInput(f"cannot write {file}: {error.strerror}") from error
-        self._screen.note(f"{len(messages)} messages are in {file}")
+        self._screen.note(f"{len(messages)} messages written to {file}")
 
     def _do_quit(self, _rest: str) -> None:
         self._is_over = True

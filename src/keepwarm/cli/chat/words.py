@@ -13,9 +13,9 @@ _BLOCK = '"""'
 COMMANDS = (
     ("help", "", "show this"),
     ("new", "", "begin a new conversation; the system prompt stays"),
-    ("retry", "", "have the last question answered again"),
-    ("edit", "TEXT", "put TEXT in the place of the last question"),
-    ("undo", "", "take the last question and its answer back"),
+    ("retry", "", "answer the last question again"),
+    ("edit", "TEXT", "replace the last question by TEXT"),
+    ("undo", "", "remove the last question and its answer"),
     ("system", "[TEXT]", "set the system prompt and begin anew; without TEXT, show it"),
     ("think", "on|off", "let the model think before it answers, or not"),
     ("stats", "", "show what the cache did and holds"),
