@@ -189,6 +189,8 @@ def test_document_holds_every_route_and_no_error_of_another_form(server: Served)
         "/tokenize",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/responses/{name}",
         "/",
         "/health",
         "/health/live",

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from keepwarm.config import Config
 from keepwarm.engine.status import Phase
@@ -24,6 +25,8 @@ from keepwarm.server.errors import ApiError, as_api_error
 from keepwarm.server.guard import Guard, guarded_hosts
 from keepwarm.server.metrics import CONTENT_TYPE, Metrics
 from keepwarm.server.protocols.messages import routes as messages
+from keepwarm.server.protocols.responses import routes as responses
+from keepwarm.server.protocols.responses.store import Store
 from keepwarm.server.service import Service
 
 if TYPE_CHECKING:
@@ -40,8 +43,10 @@ def create_app(engine: Engine, config: Config) -> FastAPI:
     metrics = Metrics(engine)
     app.state.config = config
     app.state.service = Service(engine, config, metrics)
+    app.state.responses = Store()
     app.include_router(openai.router)
     app.include_router(messages.router)
+    app.include_router(responses.router)
     app.include_router(_status)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_error)
@@ -112,8 +117,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
         if told.status_code == 404:
             told = ApiError(404, _no_route(request), code="unknown_route")
         elif told.status_code == 405:
-            words = f"{request.url.path} takes {told.headers and told.headers.get('Allow')} only"
-            told = ApiError(405, words, headers=dict(told.headers or {}))
+            allowed = ", ".join(_methods(request))
+            words = f"{request.url.path} takes {allowed} only"
+            told = ApiError(405, words, headers={**(told.headers or {}), "Allow": allowed})
     return told.answer(request.scope)
 
 
@@ -125,6 +131,13 @@ def _no_route(request: Request) -> str:
     near = near or get_close_matches(path[:_MAX_PATH], known, n=1)
     hint = f"did you mean {near[0]}?" if near else "see /openapi.json for what is there"
     return f"there is no {path[:_MAX_PATH]} here; {hint}"
+
+
+def _methods(request: Request) -> list[str]:
+    """What a path takes. Starlette tells of the first route alone where several have one path."""
+    paths = request.app.openapi()["paths"]
+    known = [path for path in paths if compile_path(path)[0].match(request.url.path)]
+    return sorted({method.upper() for path in known for method in paths[path]})
 
 
 def _document(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, which Codex and most SDKs speak by default."""
