@@ -65,8 +65,8 @@ def common_len(one: Prompt, other: Prompt) -> int:
 
 def lasting(prompt: Prompt, limit: int) -> set[Boundary]:
     """The boundaries within the first `limit` tokens that the next turn must find again."""
-    kinds = (BoundaryKind.SYSTEM, BoundaryKind.MESSAGE, BoundaryKind.USER)
-    return {b for b in prompt.boundaries if b.kind in kinds and b.position <= limit}
+    own = (BoundaryKind.GENERATION, BoundaryKind.PARAGRAPH)
+    return {b for b in prompt.boundaries if b.kind not in own and b.position <= limit}
 
 
 def set_day(monkeypatch: pytest.MonkeyPatch, day: int) -> None:

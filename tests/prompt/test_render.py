@@ -102,9 +102,9 @@ class TestPlaces:
     def test_tools_that_come_first_end_before_the_system_message(self) -> None:
         """Applications with the same tools share them, whatever their system messages say."""
         text = show("keeps_thoughts", [system(), user("Hi")], tools=TOOLS)
-        before, _, behind = text.partition("⟦M⟧")
+        before, _, behind = text.partition("⟦H⟧")
         assert before.endswith("<|close|>tools<|sep|>")
-        assert behind.startswith("<|open|>system<|sep|>Be brief.<|close|>system<|sep|>⟦S⟧")
+        assert behind.startswith("<|open|>system<|sep|>⟦H⟧Be brief.<|close|>system<|sep|>⟦S⟧")
 
     @pytest.mark.parametrize("name", OWN)
     def test_last_message_ends_where_the_generation_prompt_begins(self, name: str) -> None:

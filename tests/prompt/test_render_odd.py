@@ -156,7 +156,7 @@ def test_system_text_ends_once_behind_what_wraps_it() -> None:
 def test_tools_that_move_with_the_last_question_end_a_first_turn_only() -> None:
     first = show(TOOLS_BEFORE_LAST_QUESTION, [system(), user("Kestrel")], tools=TOOLS)
     assert first.startswith("[SYS]Be brief.[/SYS]⟦S⟧[AVAILABLE]")
-    assert first.endswith("[/AVAILABLE]⟦M⟧[INST]Kestrel[/INST]⟦M⟧")
+    assert first.endswith("[/AVAILABLE]⟦H⟧[INST]Kestrel[/INST]⟦M⟧")
     second = show(TOOLS_BEFORE_LAST_QUESTION, [system(), *CHAT], tools=TOOLS)
     assert second.startswith("[SYS]Be brief.[/SYS]⟦S⟧[INST]Kestrel[/INST]⟦M⟧Plover</s>⟦M⟧[AVAIL")
     assert second.count("⟦S⟧") == 1

@@ -36,6 +36,7 @@ class StopKind(StrEnum):
     """Why prefill stops at a position; also the kind of the checkpoint taken there."""
 
     SYSTEM = "system"  # end of tools + system
+    HEAD = "head"  # end of the tools, or of a block of the system part
     MARK = "mark"  # the client asked for it
     MESSAGE = "message"  # end of a message
     USER = "user"  # end of a message in which the user speaks
@@ -52,7 +53,7 @@ KEPT = tuple(kind for kind in StopKind if kind is not StopKind.END)
 
 # What thinning does not touch: these are where other conversations start from. (At rest a system
 # prompt of less than min_span tokens is no such place.)
-LASTING = (StopKind.SYSTEM, StopKind.MARK, StopKind.BRANCH)
+LASTING = (StopKind.SYSTEM, StopKind.HEAD, StopKind.MARK, StopKind.BRANCH)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -252,7 +253,7 @@ class Placement:
         """Whether others may start there, and would have much to read without it."""
         if stop.kind is StopKind.SYSTEM:
             return stop.position >= self.min_span
-        if stop.kind is StopKind.PARAGRAPH:
+        if stop.kind in (StopKind.HEAD, StopKind.PARAGRAPH):
             return stop.position - before >= self.min_span
         return stop.kind in LASTING
 

@@ -26,6 +26,7 @@ class BoundaryKind(StrEnum):
     """What ends at a boundary."""
 
     SYSTEM = "system"  # tools + system part: shared by every conversation of an application
+    HEAD = "head"  # a beginning of that, which other applications may share: the tools, say
     MESSAGE = "message"  # a message with all its closing markup
     USER = (
         "user"  # a message in which the user speaks: templates strip the thoughts before the last

@@ -16,6 +16,10 @@ Message = dict[str, Any]
 # The system part of a conversation: what stands before the first message of these roles' ends.
 SYSTEM_ROLES = ("system", "developer")
 
+# Less of a system message is not worth a place of its own; and each costs two renderings, once.
+_MIN_BLOCK_CHARS = 1000
+_MAX_BREAKS = 8
+
 # Templates know by this markup that a message of the user's holds results.
 _RESULT_BEGIN, _RESULT_END = "<tool_response>", "</tool_response>"
 # Parts of content that are text, and the field that holds it.
@@ -136,6 +140,24 @@ def num_leading_system(messages: Sequence[Message]) -> int:
         if message["role"] not in SYSTEM_ROLES:
             return i
     return len(messages)
+
+
+def system_breaks(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Where the blocks of leading system messages end that are given as lists of blocks, the last
+    block of each left out: the index of the message, and characters of its text. Blocks that are
+    short by themselves are taken together."""
+    found: list[tuple[int, int]] = []
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        if message.get("role") not in SYSTEM_ROLES:
+            break
+        last = end = 0
+        for part in content[:-1] if isinstance(content, list | tuple) else ():
+            end += len(part["text"])
+            if end - last >= _MIN_BLOCK_CHARS:
+                found.append((i, end))
+                last = end
+    return found[:_MAX_BREAKS]
 
 
 def is_users(message: Message) -> bool:

@@ -46,18 +46,23 @@ def sample_system(template: Template, leading: Sequence[Message]) -> bytes | Non
 
 
 def find_system_parts(
-    template: Template, leading: Sequence[Message], user_header: str
+    template: Template,
+    leading: Sequence[Message],
+    user_header: str,
+    breaks: Sequence[tuple[int, int]] = (),
 ) -> SystemParts:
     """The part that tools, the system messages `leading` and the template's own preamble make.
-    Where tools come first, the part before the system messages ends as well: other applications
-    may share it, but prefill need not always stop there."""
+    Where tools come first, the part before the system messages ends as well, and so do those up to
+    `breaks`, which are indices of system messages and characters of their text: other applications
+    may share them, but prefill need not always stop there."""
     sample = sample_system(template, leading)
     ends = list(_part_ends(template, leading, user_header))
     if leading:
         ends += _part_ends(template, (), user_header)
+    ends += _head_ends(template, leading, [*([(0, 0)] if template.tools else []), *breaks])
     if sample_system(template, leading) != sample:
         return SystemParts(sample, ())  # it writes the time
-    kinds = [BoundaryKind.SYSTEM, *[BoundaryKind.MESSAGE] * len(ends)]
+    kinds = [BoundaryKind.SYSTEM, *[BoundaryKind.HEAD] * len(ends)]
     parts = (Part(kind, len(text), digest(text)) for kind, text in zip(kinds, ends))
     return SystemParts(sample, tuple(parts))
 
@@ -76,6 +81,23 @@ def _part_ends(template: Template, leading: Sequence[Message], user_header: str)
         if user_header and longer.startswith(user_header, len(shared)):
             yield from _if_told(template.tokenizer, shared)
     yield from _if_told(template.tokenizer, settled(template.tokenizer, part, [one, other]))
+
+
+def _head_ends(
+    template: Template, leading: Sequence[Message], breaks: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """What all prompts begin with whose system messages are the same up to there."""
+    for index, num_chars in breaks:
+        message = leading[index] if leading else {"role": "system", "content": ""}
+        kept = (message["content"] or "")[:num_chars]
+        one, other = (
+            _begun(template, [*leading[:index], {**message, "content": kept + more}], ALPHA)
+            for more in (ALPHA, QUEBEC)
+        )
+        if one is not None and other is not None:
+            shared = settled(template.tokenizer, common_prefix([one, other]), [one, other])
+            if len(shared) > _MAX_UNTOLD:
+                yield shared
 
 
 def _begun(template: Template, leading: Sequence[Message], *texts: str) -> str | None:

@@ -33,6 +33,7 @@ from keepwarm.prompt.messages import (
     read_messages,
     read_template_kwargs,
     read_tools,
+    system_breaks,
 )
 from keepwarm.prompt.plain import last_paragraph
 from keepwarm.prompt.preamble import Part, SystemParts, find_system_parts, sample_system
@@ -58,12 +59,14 @@ def render_chat(
     """The tokens `tokenizer.apply_chat_template` gives for `messages`, with their boundaries.
 
     A boundary depends on what lies before it only: a longer conversation that begins with the same
-    tokens has the same SYSTEM and MESSAGE boundaries in them. Those of one `namespace` share what
-    was encoded before. One that `is_made_up` will not be asked for. Changes no argument. Raises
+    tokens has the same ones in them, but for GENERATION, PARAGRAPH and the ends of blocks, which a
+    system message in one piece does not have. Those of one `namespace` share what was encoded before. One that `is_made_up` will not be asked for. Changes no argument. Raises
     RenderError where the template refuses, BadInput where `messages` are no conversation.
     """
     template = Template(tokenizer, read_tools(tools), read_template_kwargs(template_kwargs))
-    rendering = _Rendering(template, read_messages(messages), add_generation_prompt, namespace)
+    rendering = _Rendering(
+        template, read_messages(messages), add_generation_prompt, namespace, system_breaks(messages)
+    )
     return rendering.fresh() if is_made_up else rendering.prompt()
 
 
@@ -71,7 +74,12 @@ class _Rendering:
     """One conversation being rendered."""
 
     def __init__(
-        self, template: Template, messages: list[Message], prompted: bool, namespace: str
+        self,
+        template: Template,
+        messages: list[Message],
+        prompted: bool,
+        namespace: str,
+        breaks: list[tuple[int, int]],
     ) -> None:
         self._template = template
         # One tool shows where tools go; all of them would be written for every question.
@@ -82,11 +90,14 @@ class _Rendering:
         self._messages = in_form(messages, self._form)
         self._prompted = prompted
         self._namespace = namespace
+        self._breaks = breaks
 
     def prompt(self) -> Prompt:
         template, latest = self._template, self._memory.latest
         size = vocabulary_len(template.tokenizer)
-        made_from = self._namespace, self._key, size, self._messages, self._prompted
+        made_from = (
+            self._namespace, self._key, size, self._messages, self._prompted, self._breaks
+        )  # fmt: skip
         text = self._text()
         made = latest.get(text, made_from)
         if made is None:
@@ -210,9 +221,10 @@ class _Rendering:
         leading = self._messages[: num_leading_system(self._messages)]
 
         def learn() -> SystemParts:
-            return find_system_parts(self._template, leading, self._user_header())
+            return find_system_parts(self._template, leading, self._user_header(), self._breaks)
 
-        key = ("system", self._key, digest(repr((leading, self._template.tools))))
+        made_from = (leading, self._template.tools, self._breaks)
+        key = ("system", self._key, digest(repr(made_from)))
         known = self._memory.recall(key, learn)
         begun = known.begun_by(text)
         if any(part.kind is BoundaryKind.SYSTEM for part in begun):
