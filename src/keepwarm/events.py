@@ -47,6 +47,16 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenScore:
+    """How likely the model found a token of a prompt, after all tokens before it."""
+
+    token: int
+    logprob: float
+    is_likeliest: bool
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # (token, logprob), the likeliest first
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What a request gave, what the cache did for it and how long each part took."""
 
@@ -58,6 +68,7 @@ class Result:
     reason: Reason
     timings: Timings
     source: Source = Source.NONE
+    scores: tuple[TokenScore, ...] = ()  # of the prompt's tokens, where asked for
     stop_text: str | None = None  # the stop text that ended it, which is not part of `text`
     disk_bytes: int = 0  # read from the disk for it
 
@@ -70,6 +81,25 @@ class Result:
             f"{self.cached_tokens} of {self.prompt_tokens} tokens cached ({self.reason}),"
             f" first token after {self.timings.first_token_s:.3f} s"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely the model found the tokens of a prompt, from the first that was asked for."""
+
+    tokens: tuple[TokenScore, ...]
+    prompt_tokens: int
+    cached_tokens: int
+
+    @property
+    def logprob(self) -> float:
+        """The log probability of all of them together."""
+        return sum(token.logprob for token in self.tokens)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether each was the likeliest in its place."""
+        return all(token.is_likeliest for token in self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from keepwarm.cache.placement import (
 )
 from keepwarm.cache.policy import CostModel, MeasuredCost, Policy, policy_named
 from keepwarm.cache.restore import restored
+from keepwarm.cache.scored import ScoredPrompts
 from keepwarm.cache.space import Space
 from keepwarm.cache.stats import Stats
 from keepwarm.cache.tips import Share, shares
@@ -84,6 +85,7 @@ class PrefixCache:
         self.cost = cost or MeasuredCost()
         self.ledger = Ledger(default_budget_bytes() if budget_bytes is None else budget_bytes)
         self.finals = Finals()
+        self.scored = ScoredPrompts()
         self.last_end = LastEnd(self.ledger)
         self._make_caches = cache_maker(model) if model is not None else None
         self._owner = Owner(self._make_caches)
@@ -123,6 +125,7 @@ class PrefixCache:
         is_empty = not self._spaces and self.last_end.end is None
         if self._owner.check_weights(is_empty=is_empty):
             self.finals.clear()
+            self.scored.clear()
 
     # Finding
 
@@ -417,6 +420,7 @@ class PrefixCache:
     def clear(self, namespace: str | None = None) -> None:
         """Drop everything, or everything of one namespace. Running requests go on."""
         self.finals.clear()
+        self.scored.clear()
         self.last_end.let_go()
         for name in [namespace] if namespace is not None else list(self._spaces):
             if (space := self._spaces.pop(name, None)) is not None:

@@ -24,6 +24,7 @@ from keepwarm.engine.reply import ReplyText, behind_text
 from keepwarm.engine.request import DecodeMode, EngineSettings, Request, Sampling
 from keepwarm.engine.room import Room
 from keepwarm.engine.sampling import Draw
+from keepwarm.engine.scoring import Scores, Scoring
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.tally import Tally
 from keepwarm.engine.warmth import Warmth
@@ -31,6 +32,7 @@ from keepwarm.errors import BadInput
 from keepwarm.events import Done
 from keepwarm.machine import return_spare_buffers
 from keepwarm.model.defaults import own_sampling
+from keepwarm.prompt.boundaries import Prompt
 
 log = logging.getLogger("keepwarm.engine")
 
@@ -167,15 +169,7 @@ class Core:
         is_new, prompt = sequence.is_new, self.queue.prompt_of(sequence)
         namespace, began = sequence.request.namespace, perf_counter()
         try:
-            prefill = Prefill(
-                self._model,
-                self.cache,
-                prompt,
-                namespace=namespace,
-                # Who is not alone may find nobody idle behind it.
-                is_read_ahead=self.warmth.reads_ahead and is_alone and len(self.queue) == 1,
-                on_known=partial(self._say_at_once, sequence) if is_new else None,
-            )
+            prefill = self._prefill_of(sequence, prompt, is_alone=is_alone)
             sequence.begin(prefill, began)
         except Exception as error:
             self._fail(sequence, error)
@@ -184,6 +178,26 @@ class Core:
             self.tally.matched(sequence)
             self.warmth.idle.came(prompt, namespace, sequence.cached_len)
         return True
+
+    def _prefill_of(self, sequence: Sequence, prompt: Prompt, *, is_alone: bool) -> Prefill:
+        request, can_speak = sequence.request, sequence.is_new and sequence.request.max_tokens > 0
+        if request.scores_from is not None and sequence.scores is None:
+            sequence.scores = Scores(
+                self.cache, prompt, request.namespace, request.scores_from, request.num_score_top
+            )
+        if sequence.scores is not None and not sequence.scores.is_done:
+            return Scoring(
+                self._model, self.cache, prompt, sequence.scores, namespace=request.namespace
+            )
+        return Prefill(
+            self._model,
+            self.cache,
+            prompt,
+            namespace=request.namespace,
+            # Only a lone request can count on idle time afterwards.
+            is_read_ahead=self.warmth.reads_ahead and is_alone and len(self.queue) == 1,
+            on_known=partial(self._say_at_once, sequence) if can_speak else None,
+        )
 
     def _say_at_once(self, sequence: Sequence, logits: mx.array) -> None:
         """What the model says first was kept: whoever waits has it before the state that it goes
@@ -223,8 +237,10 @@ class Core:
             self._pace.observe(num_read, perf_counter() - began)
             self.tally.prefilled_tokens += num_read
             sequence.has_read()
-            if prefill.is_done:
+            if prefill.is_done and sequence.request.max_tokens:
                 self._make_row(sequence, prefill)
+            elif prefill.is_done:
+                self._finish({sequence: "length"})
         except Exception as error:
             self._fail(sequence, error)
 

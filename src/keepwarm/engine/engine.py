@@ -35,11 +35,11 @@ from keepwarm.engine.room import Room
 from keepwarm.engine.sequence import OnEvent, Sequence
 from keepwarm.engine.status import Phase, Status
 from keepwarm.errors import Overloaded, Unavailable
-from keepwarm.events import ChatResult, Event, Failed, Stream
+from keepwarm.events import ChatResult, Event, Failed, Score, Stream
 from keepwarm.machine import bound_spare_buffers, free_bytes
 from keepwarm.model.defaults import own_sampling
 from keepwarm.model.head import head_of
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import AnyPrompt, Prompt
 
 log = logging.getLogger("keepwarm.engine")
 
@@ -235,6 +235,18 @@ class Engine:
     def outcomes(self, requests: Iterable[Request]) -> Iterator[tuple[int, ChatResult | Exception]]:
         """As `map`, but each with its number, as they end, and an error is one of them."""
         return many.outcomes(self, requests, self._num_at_once)
+
+    def score(
+        self, prompts: Iterable[AnyPrompt], *, start: int = 1, num_top: int = 0, namespace: str = ""
+    ) -> Iterator[Score]:
+        """How likely the tokens of each prompt are, from the `start`-th on, in order.
+
+        What prompts begin with in common is read once, and scored once. With `num_top` each token
+        comes with the likeliest ones in its place. A `start` below 0 counts from the end.
+        """
+        requests = (many.scoring(p, start, num_top, namespace) for p in prompts)
+        for result in self.map(requests):
+            yield Score(result.scores, result.prompt_tokens, result.cached_tokens)
 
     def astream(self, request: Request) -> AsyncIterator[Event]:
         """As `stream`, for an event loop: `async for`. Waits while the queue is full."""

@@ -14,6 +14,7 @@ from keepwarm.engine.chat import Teller
 from keepwarm.engine.request import Request
 from keepwarm.errors import Overloaded
 from keepwarm.events import ChatResult, Delta, Done, Event, Failed
+from keepwarm.prompt.boundaries import AnyPrompt, as_prompt
 
 if TYPE_CHECKING:
     from keepwarm.engine.engine import Engine, Ticket
@@ -62,6 +63,16 @@ def outcomes(
     finally:
         for ticket, _ in running.values():
             ticket.cancel()
+
+
+def scoring(prompt: AnyPrompt, start: int, num_top: int, namespace: str) -> Request:
+    """A request for the scores of a prompt, and no reply."""
+    prompt = as_prompt(prompt)
+    start = start if start >= 0 else max(0, len(prompt) + start)
+    return Request(
+        prompt, 0, namespace=namespace, scores_from=start, num_score_top=num_top,
+        continues_text=True,
+    )  # fmt: skip
 
 
 def _teller_of_ends(

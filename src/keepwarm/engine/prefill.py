@@ -20,7 +20,7 @@ from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.pace import CRUMB
 from keepwarm.events import Timings
 from keepwarm.model.head import last_logits, longest_end
-from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.boundaries import Prompt, Tokens
 from keepwarm.state.attention import make_room
 from keepwarm.state.base import owned
 
@@ -182,7 +182,7 @@ class Prefill:
         start, before = self.live.position, self.timings.prefill_s
         tokens = self.prompt.tokens[start:upto]
         with self.timings.measuring("prefill_s"):
-            logits = last_logits(self._model, mx.array(tokens)[None], self.live.caches)
+            logits = self._last_logits(tokens)
             self.live.advance(tokens)
             if len(self.prompt) - upto >= self._cache.placement.prefill_step:  # more chunks come
                 make_room(self.live.caches, len(self.prompt) + _REPLY_ROOM)
@@ -200,6 +200,10 @@ class Prefill:
         self._cache.cost.observe(start, upto, self.timings.prefill_s - before)
         if self._logits is not None and self._cache.layout is not None and not self._cache.exact:
             self._cache.finals.put(self._namespace, self.prompt, self._logits)
+
+    def _last_logits(self, tokens: Tokens) -> mx.array:
+        """The model reads the tokens: its logits (1, vocab) behind the last one."""
+        return last_logits(self._model, mx.array(tokens)[None], self.live.caches)
 
     def _states(self) -> list[Any]:
         return [cache.state for cache in self.live.caches]

@@ -112,11 +112,18 @@ class Request:
     ignore_eos: bool = False
     tools: Sequence[Mapping[str, Any]] = ()  # that the reply may call: its calls are read by them
     continues_text: bool = False  # a space that the reply begins with is part of it
+    # How likely the prompt's own tokens are, from this one on; the very first has no score. Then
+    # `max_tokens` may be 0.
+    scores_from: int | None = None
+    num_score_top: int = 0  # of the likeliest tokens beside each
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", as_prompt(self.prompt))
         object.__setattr__(self, "stop", as_stop(self.stop))
-        check_max_tokens(self.max_tokens)
+        if self.scores_from is None:
+            check_max_tokens(self.max_tokens)
+        elif self.scores_from < 0 or self.max_tokens < 0 or self.num_score_top < 0:
+            raise BadInput("scores_from, max_tokens and num_score_top cannot be negative")
         if self.sampling is not None:
             check_is(self.sampling, Sampling, "sampling", "Sampling(temperature=0.7)")
         if self.grammar is not None:

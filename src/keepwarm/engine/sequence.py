@@ -17,6 +17,7 @@ from keepwarm.engine.reply import ReplyText
 from keepwarm.engine.request import Request
 from keepwarm.engine.sampling import Draw
 from keepwarm.engine.scheduler import Job
+from keepwarm.engine.scoring import Scores
 from keepwarm.events import Delta, Event, Failed, Reading, Result, Source, Timings
 from keepwarm.prompt.boundaries import Prompt
 
@@ -37,6 +38,7 @@ class Sequence:
     is_cancelled: bool = False  # set on any thread, seen between two chunks
     prefill: Prefill | None = None
     draw: Draw | None = None
+    scores: Scores | None = None  # of the prompt, where asked for
     row: Row | None = None
     tokens: list[int] = field(default_factory=list)
     drawn: int | None = None  # before it was preempted, and not passed on
@@ -194,6 +196,7 @@ class Sequence:
             reason=self.reason,
             timings=replace(self.timings),
             source=self.source,
+            scores=self.scores.told() if self.scores is not None else (),
             stop_text=self.reply.stop_text,
             disk_bytes=self.disk_bytes,
         )
