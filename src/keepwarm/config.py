@@ -233,6 +233,18 @@ class Config:
         None, "disk-cache", _CACHE, "a folder in which prompts are kept for the next start; off for"
         " none", metavar="DIR",
     )  # fmt: skip
+    disk_cache_bytes: int | None = _setting(
+        None, "disk-cache-bytes", _CACHE, "the largest size of the folder, all models together; by"
+        " default a tenth of the free space there, and at most 32 GiB", read=read_bytes, metavar="SIZE",
+    )  # fmt: skip
+    disk_cache_days: float = _setting(
+        30.0, "disk-cache-days", _CACHE, "delete files that were idle for so many days",
+        read=float,
+    )  # fmt: skip
+    disk_cache_write_bytes_per_day: int = _setting(
+        50 * 10**9, "disk-cache-write-bytes-per-day", _CACHE, "write no more than that in a day, to"
+        " spare the drive", read=read_bytes, metavar="SIZE",
+    )  # fmt: skip
     disk_cache_idle_s: float = _setting(
         5.0, "disk-cache-idle-s", _CACHE, "a conversation that is idle for so long is written to"
         " disk", read=float,
@@ -305,6 +317,7 @@ class Config:
             ("max-body-bytes", self.max_body_bytes > 0, "above 0"),
             ("keep-alive-s", self.keep_alive_s > 0, "above 0"),
             ("shutdown-s", self.shutdown_s >= 0, "at least 0"),
+            ("disk-cache-days", self.disk_cache_days > 0, "above 0"),
             ("disk-cache-idle-s", self.disk_cache_idle_s >= 0, "at least 0"),
             ("disk-cache-min-s", self.disk_cache_min_s >= 0, "at least 0"),
             ("kv-bits", self.kv_bits in (None, 2, 3, 4, 5, 6, 8), "2, 3, 4, 5, 6 or 8"),

@@ -51,12 +51,12 @@ def restarts(model: Any, folder: Path, kv_bits: int | None = None) -> None:
         bare = read_cold(model, PROMPT, PLACEMENT.exact_stops(PROMPT, 0))
         assert bits(bare.logits) == bits(cold.logits)
     tokens, end = greedy(model, cold, 8)
-    written = flushed(first).num_files
+    written = flushed(first).stats().num_files
     assert written
     crash(first)
 
     again = cache_at(folder, model, kv_bits)
-    assert tier_of(again).num_files == written
+    assert tier_of(again).stats().num_files == written
     load = tier_of(again).load_now(PROMPT, again.peek(PROMPT))
     assert load is not None
     hot = read(model, again, PROMPT)
@@ -64,7 +64,7 @@ def restarts(model: Any, folder: Path, kv_bits: int | None = None) -> None:
     assert bits(hot.logits) == bits(cold.logits)
     assert (hot_run := greedy(model, hot, 8))[0] == tokens
     assert bits(hot_run[1]) == bits(end)
-    assert not tier_of(again).counts["written_bytes"]
+    assert not tier_of(again).stats().written_bytes
     crash(again)
 
 

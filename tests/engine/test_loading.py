@@ -110,9 +110,9 @@ def test_two_requests_for_one_prefix_load_it_once(tmp_path: Path) -> None:
     gate.is_open.clear()
     _, one = made.ask(prompt)
     _, two = made.ask(prompt)
-    num_files = len(tier_of(made.cache)._loads[0].found.files)
+    num_files = len(tier_of(made.cache)._reading.loads[0].found.files)
     made.core.step()
-    assert len(tier_of(made.cache)._loads) == 1
+    assert len(tier_of(made.cache)._reading.loads) == 1
     gate.is_open.set()
     made.run()
     assert one.tokens == two.tokens == alone(made, prompt)
@@ -140,8 +140,8 @@ def test_disk_that_is_slower_than_reading_is_not_asked(tmp_path: Path) -> None:
     made = restarted("qwen3_5", tmp_path, Gate())
     prompt = next_turn(made)
     tier = tier_of(made.cache)
-    tier.counts["loads"] = 1
-    tier._bytes_per_s = 1.0
+    tier._shelf.counts["loads"] = 1
+    tier._reading.bytes_per_s = 1.0
     _, heard = made.ask(prompt)
     made.run()
     assert heard.result.source is Source.NONE
@@ -172,5 +172,5 @@ def test_state_that_does_not_fit_into_ram_is_read_cold(tmp_path: Path) -> None:
     _, heard = made.ask(prompt)
     made.run()
     assert heard.result.source is Source.NONE
-    assert tier_of(made.cache).counts["no_room"]
+    assert tier_of(made.cache).stats().events["no_room_in_ram"]
     crash(made.cache)

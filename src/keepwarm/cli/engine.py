@@ -50,6 +50,9 @@ def _disk(config: Config) -> Disk | None:
         return None
     return Disk(
         str(config.disk_cache),
+        max_bytes=config.disk_cache_bytes,
+        max_days=config.disk_cache_days,
+        day_bytes=config.disk_cache_write_bytes_per_day,
         idle_s=config.disk_cache_idle_s,
         min_spared_s=config.disk_cache_min_s,
     )

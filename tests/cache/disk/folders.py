@@ -43,8 +43,8 @@ def flushed(cache: PrefixCache) -> Tier:
     """All that rests is acknowledged."""
     tier = tier_of(cache)
     assert tier.flush()
-    assert tier._wait_until(lambda: not tier._loads and not tier._writer.num_open, 30)
-    for index in tier._indexes.values():
+    assert tier.wait_until(lambda: not tier._reading.loads and tier._writing.is_done, 30)
+    for index in tier._shelf.indexes.values():
         index.check()
     cache.check()
     return tier
@@ -53,9 +53,4 @@ def flushed(cache: PrefixCache) -> Tier:
 def crash(cache: PrefixCache) -> None:
     """The process is gone: nothing more is written, and the lock is free."""
     assert cache.disk is not None
-    folder = cache.disk._folder
-    cache.disk._turn_off("crashed", is_fault=False)
-    for worker in (cache.disk._writer, cache.disk._reader):
-        assert worker.stop(10)
-    if folder is not None:
-        folder.release()
+    cache.disk._shelf.close(10)

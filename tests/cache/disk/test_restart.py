@@ -31,7 +31,7 @@ def test_restart_gives_the_states_of_a_cold_run(name: str, exact: bool, tmp_path
     toy, prompt = TOYS[name], messages(list(range(1, 41)), 9, 17, 30)
     first = cache_at(tmp_path, toy, exact=exact)
     prefill(first, toy, prompt)
-    assert flushed(first).num_files
+    assert flushed(first).stats().num_files
     crash(first)
 
     again = cache_at(tmp_path, toy, exact=exact)

@@ -53,6 +53,11 @@ class Load:
     def seconds(self) -> float:
         return (self.ended or perf_counter()) - self.began
 
+    @property
+    def is_making(self) -> bool:
+        """Whether some buffers are still to be made."""
+        return len(self.arrays) < len(self.found.files)
+
     def make_some(self) -> list[File]:
         """Make buffers for one slice; returns the files that have all of theirs now. Mutates."""
         if self._making is None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keepwarm.cache.disk.files import Files
 from keepwarm.cache.disk.format import VERSION
 from keepwarm.cache.disk.index import File, Index
+from keepwarm.cache.disk.root import Other, Root
 from keepwarm.cache.disk.settings import Disk
 from keepwarm.cache.disk.spill import full_group
 from keepwarm.cache.disk.store import Folder
@@ -24,7 +22,6 @@ from keepwarm.state.registry import Layout
 if TYPE_CHECKING:
     from keepwarm.cache.store import PrefixCache
 
-SALT = "salt"
 ABOUT = "about.json"
 
 
@@ -50,7 +47,6 @@ class Shape:
 class Plan:
     """What is known without hashing the weights."""
 
-    root: Path
     facts: dict[str, str]
     weights: list[Weight]
     shape: Shape
@@ -58,13 +54,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Opened:
+    root: Root
     folder: Folder
     salt: bytes
     indexes: dict[str, Index]
+    others: list[Other]
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def plan_of(cache: PrefixCache, disk: Disk, model: Any) -> Plan:
+def plan_of(cache: PrefixCache, model: Any) -> Plan:
     """Raises CacheFault for a model that cannot be told from others, or whose states no file can
     hold."""
     layout = cache.layout
@@ -79,30 +77,32 @@ def plan_of(cache: PrefixCache, disk: Disk, model: Any) -> Plan:
     if cache.exact:
         facts["schedule"] = str(cache.placement)
     shape = Shape.of(layout, cache.key_width, exact=cache.exact)
-    return Plan(disk.path, facts, weights_of(model), shape)
+    return Plan(facts, weights_of(model), shape)
 
 
-def opened(plan: Plan, files: Files) -> Opened:
+def opened(plan: Plan, disk: Disk) -> Opened:
     """Owns the folder from now on. Raises Taken, or OSError."""
     facts = plan.facts | {"weights": hash_weights(plan.weights)}
     text = json.dumps(facts, sort_keys=True)
     identity = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    plan.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    plan.root.chmod(0o700)
-    folder = Folder(plan.root / identity, identity, files)
+    own = disk.path / identity
+    root = Root(disk.path, own, disk.files, max_bytes=disk.max_bytes, day_bytes=disk.day_bytes)
+    folder = Folder(own, identity, disk.files)
     folder.take()
     try:
-        salt = _salt_of(plan.root)
+        salt = root.salt()
         about = folder.path / ABOUT
         if not about.exists():
+            about.touch(mode=0o600)
             about.write_text(text + "\n", encoding="utf-8")
         indexes, lost = _built(folder.scan(), plan.shape)
         folder.delete([file.name for file in lost])
         folder.counts["orphans"] += len(lost)
+        others = root.others()
     except BaseException:
         folder.release()
         raise
-    return Opened(folder, salt, indexes, folder.counts)
+    return Opened(root, folder, salt, indexes, others, folder.counts)
 
 
 def _built(files: list[File], shape: Shape) -> tuple[dict[str, Index], list[File]]:
@@ -117,27 +117,6 @@ def _built(files: list[File], shape: Shape) -> tuple[dict[str, Index], list[File
         )
         lost += more
     return indexes, lost
-
-
-def _salt_of(root: Path) -> bytes:
-    """Of this folder, so that names of namespaces cannot be guessed from the names of files."""
-    path = root / SALT
-    if not path.exists():
-        temporary = root / f"{SALT}.tmp.{os.getpid()}"
-        temporary.write_bytes(os.urandom(16))
-        temporary.chmod(0o600)
-        try:
-            os.link(temporary, path)  # whoever comes first decides
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
-    salt = path.read_bytes()
-    if len(salt) != 16:
-        raise CacheFault(
-            f"{path} is damaged; remove the folder's files with `keepwarm cache clear`"
-        )
-    return salt
 
 
 def space_id(salt: bytes, namespace: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from keepwarm.cache.disk.format import ArraySpec, FileKind, Header, Part, digest_of
+from keepwarm.cache.disk.format import SUM_BYTES, ArraySpec, FileKind, Header, Part, digest_of
 from keepwarm.cache.disk.index import Index, pieces
 from keepwarm.cache.disk.store import Put, Slice
 from keepwarm.cache.space import Space, spans_of
@@ -32,9 +32,16 @@ class Draft:
     """A file to be written, and the arrays that its views are of."""
 
     put: Put
-    nbytes: int
+    nbytes: int  # of its arrays
     path_keys: bytes  # up to its end
     held: list[mx.array]
+
+    @property
+    def file_bytes(self) -> int:
+        """What the file takes at most."""
+        header = self.put.header
+        sums = self.nbytes // SUM_BYTES + 1
+        return self.nbytes + len(header.keys) + 16 * sums + 1024 + 256 * (1 + len(header.specs))
 
 
 def full_group(layout: Layout) -> Group | None:

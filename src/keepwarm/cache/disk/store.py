@@ -30,10 +30,10 @@ from keepwarm.cache.disk.format import (
     sums_of,
 )
 from keepwarm.cache.disk.index import File
+from keepwarm.cache.disk.root import LOCK
 from keepwarm.errors import KeepwarmError
 
 _FIRST_READ = 64 << 10  # of a header: most are shorter
-LOCK = "lock"
 TMP = ".tmp."
 BAD = ".bad"
 
