@@ -35,7 +35,7 @@ RUN := $(if $(wildcard $(DEV_STAMP)),$(DEV_STAMP),$(RUN_STAMP))
 DEV := $(DEV_STAMP)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format slow stress soak gpu bench docs demo serve chat dist clean distclean
+.PHONY: help setup test check format slow stress soak crash gpu bench docs demo serve chat dist clean distclean
 
 help: ## List the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for the command, such as --port 9000']"
@@ -44,7 +44,7 @@ help: ## List the targets
 
 setup: $(DEV) ## Make .venv with everything the other targets need
 
-test: $(DEV) ## Run the tests, all but slow, stress, soak and gpu
+test: $(DEV) ## Run the tests, all but slow, stress, soak, crash and gpu
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 check: $(DEV) ## Check style, format, types and import rules
@@ -65,6 +65,9 @@ stress: $(DEV) ## Run long random tests against the naive twins; new examples ev
 
 soak: $(DEV) ## Let 32 clients ask at once for 20 minutes (KEEPWARM_SOAK_S=60 for a minute)
 	$(PYTEST) -s -m soak $(ARGS)
+
+crash: $(STAMP) ## Kill, cut the power and flip bits of the disk cache by the hundred; 15 minutes
+	$(PYTEST) $(PARALLEL) -m crash $(ARGS)
 
 # mlx's cpu and cuda builds write the same files, so CUDA has an environment of its own.
 ifeq ($(shell uname -s),Darwin)

@@ -110,7 +110,7 @@ def test_two_requests_for_one_prefix_load_it_once(tmp_path: Path) -> None:
     gate.is_open.clear()
     _, one = made.ask(prompt)
     _, two = made.ask(prompt)
-    num_files = len(tier_of(made.cache)._reading.loads[0].found.files)
+    num_files = len(tier_of(made.cache)._reading.loads[0].found.uses)
     made.core.step()
     assert len(tier_of(made.cache)._reading.loads) == 1
     gate.is_open.set()

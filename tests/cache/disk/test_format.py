@@ -54,7 +54,8 @@ def put(folder: Folder, kind: FileKind, payload: bytes) -> Header:
 
 def read(folder: Folder, header: Header, path_keys: bytes = KEYS) -> bytes:
     buffer = bytearray(header.payload_bytes)
-    folder.get(Get(replace(header, keys=b""), path_keys, (memoryview(buffer),)))
+    hi = len(path_keys) // 4
+    folder.get(Get(replace(header, keys=b""), hi, path_keys, (memoryview(buffer),)))
     return bytes(buffer)
 
 

@@ -32,16 +32,29 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """A file that is to be read, of which the positions before `hi` lie on the path; behind that a
+    file of rows may belong to another prompt."""
+
+    file: File
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A position that files lead to, and those that are to be read for it, in order."""
 
     position: int
-    files: tuple[File, ...]
+    uses: tuple[Use, ...]
     stop: str  # the kind of the checkpoint there; empty where there is none
 
     @property
     def nbytes(self) -> int:
-        return sum(file.nbytes for file in self.files)
+        return sum(use.file.nbytes for use in self.uses)
+
+    @property
+    def names(self) -> set[str]:
+        return {use.file.name for use in self.uses}
 
 
 class Index:
@@ -69,7 +82,7 @@ class Index:
         if not self._needs_state:
             position = min(limit, walk.matched)
             path = walk.until(position)
-            state: list[File] = []
+            state: list[Use] = []
             at_end = path and path[-1].end == position and path[-1].checkpoint
             stop = at_end.kind if at_end else ""
         else:
@@ -77,17 +90,15 @@ class Index:
             if found is None or found.checkpoint is None:
                 return None
             position, path = found.end, found.path()
-            state, stop = [found.checkpoint.snapshots], found.checkpoint.kind
+            state, stop = [Use(found.checkpoint.snapshots, position)], found.checkpoint.kind
         if not position:
             return None
-        blocks = dict.fromkeys(
-            span.block
-            for node in path
-            for spans in node.spans
-            for span in spans
-            if num_rows < span.hi and span.lo < position
-        )
-        return Found(position, (*(block.arrays for block in blocks), *state), stop)
+        ends: dict[Block, int] = {}
+        for span in (span for node in path for span in _spans(node)):
+            if num_rows < span.hi and span.lo < position:
+                ends[span.block] = min(span.hi, position)
+        rows = [Use(block.arrays, hi) for block, hi in ends.items()]
+        return Found(position, (*rows, *state), stop)
 
     def deepest_state(self, walk: Walk, limit: int) -> Node | None:
         """The last node on the way with a state that can be restored."""

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from keepwarm.cache.disk.format import ArraySpec, Part
-from keepwarm.cache.disk.index import File, Found
+from keepwarm.cache.disk.index import File, Found, Use
 from keepwarm.cache.disk.spill import bytes_of
 from keepwarm.cache.disk.store import Get
 from keepwarm.cache.intervals import Interval
@@ -19,7 +19,7 @@ from keepwarm.cache.loaded import Loaded
 from keepwarm.cache.pin import Pin
 from keepwarm.errors import CacheFault
 from keepwarm.prompt.boundaries import Prompt
-from keepwarm.state.base import Arrays
+from keepwarm.state.base import Arrays, owned
 from keepwarm.state.registry import Layout
 
 # At once: what is allocated and cleared holds up running streams.
@@ -43,11 +43,11 @@ class Load:
     num_read: int = 0  # files
     num_bytes_read: int = 0
     arrays: dict[File, list[mx.array]] = field(default_factory=dict)
-    _making: Iterator[File | None] | None = None
+    _making: Iterator[Use | None] | None = None
 
     @property
     def names(self) -> set[str]:
-        return {file.name for file in self.found.files}
+        return self.found.names
 
     @property
     def seconds(self) -> float:
@@ -56,24 +56,24 @@ class Load:
     @property
     def is_making(self) -> bool:
         """Whether some buffers are still to be made."""
-        return len(self.arrays) < len(self.found.files)
+        return len(self.arrays) < len(self.found.uses)
 
-    def make_some(self) -> list[File]:
+    def make_some(self) -> list[Use]:
         """Make buffers for one slice; returns the files that have all of theirs now. Mutates."""
         if self._making is None:
             self._making = self._make()
         ready = []
-        for file in self._making:
-            if file is None:
+        for use in self._making:
+            if use is None:
                 break
-            ready.append(file)
+            ready.append(use)
         return ready
 
-    def _make(self) -> Iterator[File | None]:
+    def _make(self) -> Iterator[Use | None]:
         room = SLICE_BYTES
-        for file in self.found.files:
-            made = self.arrays.setdefault(file, [])
-            for spec in file.header.specs:
+        for use in self.found.uses:
+            made = self.arrays.setdefault(use.file, [])
+            for spec in use.file.header.specs:
                 if room <= 0:
                     mx.eval(made)
                     room = SLICE_BYTES
@@ -81,26 +81,30 @@ class Load:
                 made.append(mx.zeros(spec.shape, dtype_of(spec)))
                 room -= spec.nbytes
             mx.eval(made)
-            yield file
+            yield use
 
-    def get(self, file: File) -> Get:
-        views = tuple(bytes_of(array) for array in self.arrays[file])
-        return Get(file.header, self.path_keys, views)
+    def get(self, use: Use) -> Get:
+        views = tuple(bytes_of(array) for array in self.arrays[use.file])
+        return Get(use.file.header, use.hi, self.path_keys, views)
 
     def loaded(self, layout: Layout, like: Sequence[Any]) -> Loaded:
         """All of it, once it was read. `like` are live leaves of the model. Raises CacheFault."""
         rows: dict[int, list[tuple[Interval, Arrays]]] = {}
         snapshots = {}
-        for file in self.found.files:
-            arrays = iter(self.arrays[file])
-            for part in file.header.parts:
+        for use in self.found.uses:
+            arrays = iter(self.arrays[use.file])
+            for part in use.file.header.parts:
                 own = tuple(next(arrays) for _ in part.arrays)
                 _check_leaf(part, layout)
                 if part.is_snapshot:
                     state = layout.snapshot_state(part.leaf)
                     snapshots[part.leaf] = state.unpacked(part.plain, own, like[part.leaf])
                 else:
-                    rows.setdefault(part.leaf, []).append(((part.lo, part.hi), own))
+                    hi = min(part.hi, use.hi)
+                    if hi < part.hi:  # a copy, or what is not wanted would be held too
+                        own = tuple(owned(array[..., : hi - part.lo, :]) for array in own)
+                        mx.eval(own)
+                    rows.setdefault(part.leaf, []).append(((part.lo, hi), own))
         return Loaded(layout, self.found.position, rows, snapshots)
 
 

@@ -77,7 +77,7 @@ class Reading:
         found = self.find(prompt, match)
         if found is None or not self._shelf.is_same_model():
             return None
-        names = {file.name for file in found.files}
+        names = found.names
         for load in self.loads:
             if names & load.names:
                 return load
@@ -86,7 +86,7 @@ class Reading:
     def _begin(self, prompt: Prompt, namespace: str, found: Found) -> Load | None:
         keys = self._cache.keys_of(prompt)
         pin = self._pin(keys, namespace)
-        nbytes = sum(file.header.payload_bytes for file in found.files)
+        nbytes = sum(use.file.header.payload_bytes for use in found.uses)
         if not self._shelf.stage(nbytes):
             pin.release()
             self._shelf.counts["no_room_in_ram"] += 1
@@ -109,11 +109,11 @@ class Reading:
         """Make some buffers, and have those filled that are there. Whether there was anything."""
         has_worked = False
         for load in list(self.loads):
-            for file in load.make_some():
-                get = load.get(file)
+            for use in load.make_some():
+                get = load.get(use)
                 run, done = (
                     partial(self._shelf.folder.get, get),
-                    partial(self._was_read, load, file),
+                    partial(self._was_read, load, use.file),
                 )
                 self._shelf.reader.submit(run, done, held=[get])
                 has_worked = True
@@ -128,7 +128,7 @@ class Reading:
         load.num_read += 1
         load.num_bytes_read += job.result
         self._shelf.counts["read_bytes"] += job.result
-        if load.num_read == len(load.found.files):
+        if load.num_read == len(load.found.uses):
             self._finish(load)
 
     def _spoil(self, load: Load, file: File, error: Exception) -> None:
@@ -152,7 +152,7 @@ class Reading:
         try:
             loaded = load.loaded(shelf.layout, self._like)
         except CacheFault as fault:
-            self._spoil(load, load.found.files[-1], BadFile("layout", str(fault)))
+            self._spoil(load, load.found.uses[-1].file, BadFile("layout", str(fault)))
             return
         self._release(load)
         kind = StopKind(load.found.stop) if load.found.stop else StopKind.STEP

@@ -64,11 +64,12 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """A file to be read into `buffers`, if it is the one that the index knows and its keys are the
-    first of `path_keys[lo:]`, as many as there are."""
+    """A file to be read into `buffers`, if it is the one that the index knows and its keys before
+    `hi` are those of the path."""
 
     header: Header  # as in the index, without keys
-    path_keys: bytes  # of the prompt, up to the position that is wanted
+    hi: int
+    path_keys: bytes  # of the prompt, from its start
     buffers: tuple[memoryview, ...]
 
 
@@ -172,7 +173,7 @@ class Folder:
             self._check_own(header, known.name)
             if header.digest != known.digest:
                 raise BadFile("place", "another file than the one that was found here")
-            _check_keys(header, get.path_keys)
+            _check_keys(header, get.hi, get.path_keys)
             self._read_all(fd, get.buffers, len(data))
             check_payload(get.buffers, sums)
             return size
@@ -238,16 +239,17 @@ def _is_junk(entry: os.DirEntry[str]) -> bool:
     return TMP in entry.name or entry.name.endswith(BAD)
 
 
-def _check_keys(header: Header, path_keys: bytes) -> None:
-    """Raises BadFile unless the file belongs to a path with these keys."""
-    lo, width = header.lo * header.width, header.width
-    if digest_of(memoryview(path_keys)[:lo]) != header.before:
+def _check_keys(header: Header, hi: int, path_keys: bytes) -> None:
+    """Raises BadFile unless the file belongs to a path with these keys, as far as `hi`."""
+    start, end = header.lo * header.width, hi * header.width
+    # Of rows a part may do, but not none; of a state all.
+    is_part = header.lo < hi <= header.hi if header.kind is FileKind.ROWS else hi == header.hi
+    if not is_part or len(path_keys) < end:
+        raise BadFile("place", f"tokens {header.lo}..{header.hi}, not those before {hi}")
+    path = memoryview(path_keys)
+    if digest_of(path[:start]) != header.before:
         raise BadFile("place", "the file follows other tokens")
-    own = path_keys[lo : lo + len(header.keys)]
-    is_long_enough = len(path_keys) >= lo + min(len(header.keys), width)
-    if header.kind is FileKind.STATE:
-        is_long_enough = len(path_keys) == header.hi * width
-    if header.keys[: len(own)] != own or not is_long_enough:
+    if header.keys[: end - start] != path[start:end]:
         raise BadFile("place", "the file holds other tokens")
 
 
