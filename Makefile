@@ -66,7 +66,7 @@ stress: $(DEV) ## Run long random tests against the naive twins; new examples ev
 soak: $(DEV) ## Let 32 clients ask at once for 20 minutes (KEEPWARM_SOAK_S=60 for a minute)
 	$(PYTEST) -s -m soak $(ARGS)
 
-crash: $(STAMP) ## Kill, cut the power and flip bits of the disk cache by the hundred; 15 minutes
+crash: $(DEV) ## Kill, cut the power and flip bits of the disk cache by the hundred; 15 minutes
 	$(PYTEST) $(PARALLEL) -m crash $(ARGS)
 
 # mlx's cpu and cuda builds write the same files, so CUDA has an environment of its own.
