@@ -129,7 +129,11 @@ CASES: dict[str, tuple[type[Loose], dict[str, Any], str]] = {
     "an empty prompt among others": (CompletionRequest, {"prompt": ["a", ""]}, "prompt"),
     "tokens below 0": (CompletionRequest, {"prompt": [-1]}, "prompt"),
     "tokens and text": (CompletionRequest, {"prompt": [1, "a"]}, "prompt"),
-    "echo": (CompletionRequest, {"prompt": "a", "echo": True}, "echo"),
+    "log probabilities of an echo in a stream": (
+        CompletionRequest,
+        {"prompt": "a", "echo": True, "logprobs": 0, "stream": True},
+        "echo",
+    ),
     "suffix": (CompletionRequest, {"prompt": "a", "suffix": "b"}, "suffix"),
     "the best of some": (CompletionRequest, {"prompt": "a", "best_of": 3}, "best_of"),
 }

@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "tools is text": (CHAT, {"tools": "all"}, "tools"),
     "a tool without a name": (CHAT, {"tools": [{"function": {}}]}, "tools[0].function.name"),
     "a call of nothing": (CHAT, {"tool_choice": "required"}, "tool_choice"),
-    "echo": (TEXT, {"prompt": "a", "echo": True}, "echo"),
+    "echo": (TEXT, {"prompt": "a", "echo": True, "logprobs": 1, "stream": True}, "echo"),
     "more replies than the queue holds": (TEXT, {"prompt": ["a"] * 128, "n": 16}, "n"),
     "logprobs above 20": (TEXT, {"prompt": "a", "logprobs": 21}, "logprobs"),
 }  # fmt: skip

@@ -111,3 +111,4 @@ class AskedTexts(Asked):
     """To continue texts, or tokens, as they are."""
 
     prompts: tuple[str | list[int], ...]
+    echoes: bool = False  # the prompt comes before the reply, with its log probabilities

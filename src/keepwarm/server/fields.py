@@ -186,3 +186,10 @@ TokenLimit = Annotated[
     BeforeValidator(_read_limit),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}, {"type": "null"}]}),
 ]
+
+# Of a completion: none at all, to have the prompt echoed or scored.
+TextLimit = Annotated[
+    Annotated[int, Field(ge=0)] | None,
+    BeforeValidator(_read_limit),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": -1}, {"type": "null"}]}),
+]

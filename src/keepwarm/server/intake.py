@@ -71,7 +71,9 @@ class ChatPlan(Plan):
 class TextPlan(Plan):
     """Completions, ready for the engine."""
 
-    text_lens: tuple[int, ...]  # characters before each reply; empty without log probabilities
+    # Characters before each reply; empty without log probabilities.
+    text_lens: tuple[int, ...]
+    echoed: tuple[str, ...]  # the text of each prompt; empty where it is not asked for
 
 
 def plan_of(service: Service, asked: Asked) -> Plan:
@@ -107,18 +109,32 @@ def plan_texts(service: Service, asked: AskedTexts) -> TextPlan:
     shared = _Shared(engine, service.config, asked)
     prompts = [text_prompt(engine.tokenizer, text, asked.namespace) for text in asked.prompts]
     requests = tuple(
-        replace(request, continues_text=True)
+        _as_text(request, asked)
         for prompt in prompts
         for request in shared.requests(prompt, grammar)
     )
+    texts = [_text(engine.tokenizer, t) for t in asked.prompts for _ in range(asked.num_choices)]
+    has_logprobs = asked.num_logprobs is not None
     return TextPlan(
         asked,
         requests,
-        text_lens=tuple(
-            _text_len(engine.tokenizer, text)
-            for text in (asked.prompts if asked.num_logprobs is not None else ())
-            for _ in range(asked.num_choices)
-        ),
+        text_lens=tuple(map(len, texts)) if has_logprobs else (),
+        echoed=tuple(texts) if asked.echoes else (),
+    )
+
+
+def _as_text(request: Request, asked: AskedTexts) -> Request:
+    scores_from = None
+    if asked.echoes and asked.num_logprobs is not None:
+        scores_from = 0
+    elif asked.max_tokens == 0:
+        scores_from = len(request.prompt)  # none: it is only read
+    return replace(
+        request,
+        continues_text=True,
+        max_tokens=0 if asked.max_tokens == 0 else request.max_tokens,
+        scores_from=scores_from,
+        num_score_top=asked.num_logprobs or 0,
     )
 
 
@@ -206,9 +222,8 @@ def text_prompt(tokenizer: Any, prompt: str | list[int], namespace: str) -> Prom
         raise as_api_error(error, "prompt") from error
 
 
-def _text_len(tokenizer: Any, prompt: str | list[int]) -> int:
-    """Characters, as the client counts them."""
-    return len(prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
+def _text(tokenizer: Any, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else str(tokenizer.decode(prompt))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,12 @@ from keepwarm.server.intake import rendered_chat, text_prompt
 from keepwarm.server.protocols.chat import ChatWriter, read_chat, read_conversation
 from keepwarm.server.protocols.completions import CompletionWriter, read_completion
 from keepwarm.server.protocols.writer import answer
-from keepwarm.server.schema import ChatRequest, CompletionRequest, TokenizeRequest
+from keepwarm.server.schema import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 from keepwarm.server.service import Service
 
 router = APIRouter(route_class=BodyRoute)
@@ -85,6 +90,47 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
     service.check_ready()
     work = partial(_tokenized, service, asked, request.state.namespace)
     return JSONResponse(await service.in_thread(work))
+
+
+@router.post(
+    "/detokenize",
+    response_model=replies.Detokenized,
+    responses=replies.problems(400, *replies.GUARDED, 408, 413, 415, 500, 503),
+    tags=["Server"],
+)
+async def detokenize(request: Request, asked: DetokenizeRequest) -> Response:
+    """The text of tokens."""
+    service = _service(request)
+    service.check_ready()
+    return JSONResponse({"prompt": await service.in_thread(partial(_detokenized, service, asked))})
+
+
+def _detokenized(service: Service, asked: DetokenizeRequest) -> str:
+    largest, vocab_size = max(asked.tokens), service.engine.vocab_size
+    if largest >= vocab_size:
+        words = f"token {largest} is not in the vocabulary of {vocab_size}"
+        raise ApiError(400, words, param="tokens", code="invalid_value")
+    return str(service.engine.tokenizer.decode(asked.tokens))
+
+
+@router.get(
+    "/tokenizer_info",
+    response_model=replies.TokenizerInfo,
+    responses=replies.problems(*replies.GUARDED, 503),
+    tags=["Server"],
+)
+async def tokenizer_info(request: Request) -> Response:
+    """What a client needs to know of the tokenizer to write prompts itself."""
+    service = _service(request)
+    service.check_ready()
+    tokenizer = service.engine.tokenizer
+    info = {
+        name: None if (value := getattr(tokenizer, name, None)) is None else str(value)
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
+    }
+    kind = type(getattr(tokenizer, "_tokenizer", tokenizer)).__name__
+    info["tokenizer_class"] = kind
+    return JSONResponse(info | {"model_max_length": service.engine.context_len})
 
 
 def _tokenized(service: Service, asked: TokenizeRequest, namespace: str) -> dict[str, Any]:

@@ -174,6 +174,24 @@ class Tokenized(BaseModel):
     boundaries: list[BoundaryMark]
 
 
+class Detokenized(BaseModel):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class TokenizerInfo(BaseModel):
+    """What vLLM's clients read, under its names."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+    model_max_length: int | None
+
+
 WORDS = {
     400: "The request cannot be meant so; `param` names the field.",
     401: "An API key is needed.",

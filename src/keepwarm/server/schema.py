@@ -29,6 +29,7 @@ from keepwarm.server.fields import (
     Prompts,
     Share,
     Stop,
+    TextLimit,
     TokenLimit,
     Unsupported,
 )
@@ -295,17 +296,26 @@ class CompletionRequest(Common):
     """POST /v1/completions"""
 
     prompt: Prompts
+    max_tokens: TextLimit = None
     logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
-    echo: Annotated[bool | None, _documented(*_UNSET)] = None
+    echo: bool | None = None
     best_of: Positive | None = None
     suffix: Annotated[str | None, _documented("", None)] = None
 
-    @field_validator("echo", "suffix")
+    @field_validator("suffix")
     @classmethod
     def _is_unset(cls, asked: Any) -> Any:
         if asked:
             raise ValueError("this is not supported")
         return asked
+
+    @field_validator("echo")
+    @classmethod
+    def _is_whole(cls, echo: bool | None, info: ValidationInfo) -> bool | None:
+        asks_both = info.data.get("stream") and info.data.get("logprobs") is not None
+        if echo and asks_both:
+            raise ValueError("with logprobs this is not supported in a stream")
+        return echo
 
     @field_validator("best_of")
     @classmethod
@@ -350,3 +360,9 @@ class TokenizeRequest(Conversation):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("either prompt or messages must be given")
         return self
+
+
+class DetokenizeRequest(Loose):
+    """POST /detokenize"""
+
+    tokens: Annotated[Items[Annotated[int, Field(ge=0, lt=1 << 31), WHOLE]], Field(min_length=1)]

@@ -31,6 +31,7 @@ def read_completion(body: CompletionRequest, namespace: str) -> AskedTexts:
         num_logprobs=body.num_logprobs,
         ignore_eos=bool(body.ignore_eos),
         prompts=tuple(body.prompt),
+        echoes=bool(body.echo),
     )
 
 
@@ -46,8 +47,11 @@ class CompletionWriter(OpenAIWriter):
         assert isinstance(exchange.plan, TextPlan)
         self._tokens: list[list[Delta]] = [[] for _ in exchange.plan.requests]
         self._offsets = list(exchange.plan.text_lens)
+        self._echoed = exchange.plan.echoed
 
     async def events(self) -> AsyncIterator[bytes]:
+        for index, text in enumerate(self._echoed):
+            yield self._chunk([self._choice(index, text)], {})
         async for heard in self.exchange.stream():
             match heard:
                 case Quiet(progress):
@@ -70,7 +74,25 @@ class CompletionWriter(OpenAIWriter):
     def _whole_choice(self, ended: Ended) -> dict[str, Any]:
         for token in ended.tokens:
             self._note_logprob(ended.index, token)
-        return self._choice(ended.index, ended.result.text, ended.result.finish_reason)
+        choice = self._choice(ended.index, ended.result.text, ended.result.finish_reason)
+        if self._echoed:
+            choice["text"] = self._echoed[ended.index] + choice["text"]
+        if self._echoed and choice["logprobs"] is not None:
+            choice["logprobs"] = self._echo_logprobs(ended, choice["logprobs"])
+        return choice
+
+    def _echo_logprobs(self, ended: Ended, reply: dict[str, Any]) -> dict[str, Any]:
+        """Those of the prompt before those of the reply."""
+        prompt = self.exchange.plan.requests[ended.index].prompt
+        num_top = self.exchange.plan.asked.num_logprobs or 0
+        first = Delta(token=int(prompt.tokens[0]))
+        scored = [
+            Delta(token=score.token, logprob=score.logprob, top_logprobs=score.top_logprobs)
+            for score in ended.result.scores
+        ]
+        echoed = text_entries(self.exchange.tokenizer, [first, *scored], 0, num_top)
+        echoed["top_logprobs"][0] = None
+        return {name: [*echoed[name], *reply[name]] for name in echoed}
 
     def _chunk(self, choices: list[dict[str, Any]], ending: dict[str, Any]) -> bytes:
         return data(self.head(self.object_name) | {"choices": choices} | ending)
