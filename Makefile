@@ -35,7 +35,7 @@ RUN := $(if $(wildcard $(DEV_STAMP)),$(DEV_STAMP),$(RUN_STAMP))
 DEV := $(DEV_STAMP)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format slow stress soak crash gpu bench docs demo serve chat dist clean distclean
+.PHONY: help setup test check format slow stress soak crash gpu clients bench docs demo serve chat dist clean distclean
 
 help: ## List the targets
 	@echo "make TARGET [PYTHON=python3.12] [ARGS='more arguments for the command, such as --port 9000']"
@@ -68,6 +68,11 @@ soak: $(DEV) ## Let 32 clients ask at once for 20 minutes (KEEPWARM_SOAK_S=60 fo
 
 crash: $(DEV) ## Kill, cut the power and flip bits of the disk cache by the hundred; 15 minutes
 	$(PYTEST) $(PARALLEL) -m crash $(ARGS)
+
+clients: $(DEV) ## Install Claude Code from npm into .clients and drive it against a server; needs npm
+	mkdir -p .clients && cp tests/clients/package.json .clients/
+	cd .clients && npm install --no-fund --no-audit --ignore-scripts --loglevel=error
+	$(PYTEST) -m clients $(ARGS) tests/clients
 
 # mlx's cpu and cuda builds write the same files, so CUDA has an environment of its own.
 ifeq ($(shell uname -s),Darwin)

@@ -11,10 +11,11 @@ import mlx.core as mx
 
 from keepwarm.engine.engine import Engine, OnEvent, Ticket
 from keepwarm.engine.request import Request
+from keepwarm.prompt.boundaries import Prompt
 
 _CERTAIN = 1e9  # a logit above all others
 
-Write = Callable[[str], str | None]
+Write = Callable[[Prompt], str | None]
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,13 @@ class Forced:
 
 
 def follow(engine: Engine, write: Write) -> None:
-    """From now on `engine` replies what `write` gives for the text of a prompt; None leaves a
-    reply to the model."""
+    """From now on `engine` replies what `write` gives for a prompt; None leaves a reply to the
+    model."""
     submit = engine.submit
 
     def scripted(request: Request, on_event: OnEvent) -> Ticket:
         tokenizer: Any = engine.tokenizer
-        text = write(tokenizer.decode(request.prompt.tokens.tolist()))
+        text = write(request.prompt)
         if text is None:
             return submit(request, on_event)
         tokens = tokenizer.encode(text, add_special_tokens=False)

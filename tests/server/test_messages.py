@@ -10,8 +10,9 @@ import anthropic
 import pytest
 from anthropic import Anthropic
 
+from keepwarm.prompt.boundaries import Prompt
 from tests.server.scripted import follow
-from tests.server.serving import Served, served
+from tests.server.serving import Served, served, tokenizer
 
 MODEL = "some-model"
 WEATHER: Any = {
@@ -38,8 +39,8 @@ REPLIES = {
 }
 
 
-def write(prompt: str) -> str | None:
-    asked = prompt.split("<|im_start|>")[-2]
+def write(prompt: Prompt) -> str | None:
+    asked = tokenizer().decode(prompt.tokens.tolist()).split("<|im_start|>")[-2]
     return next((reply for words, reply in REPLIES.items() if words in asked), None)
 
 

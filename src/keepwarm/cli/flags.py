@@ -49,6 +49,21 @@ def config_of(args: argparse.Namespace) -> Config:
     return config
 
 
+def given_flags(args: argparse.Namespace) -> list[str]:
+    """The flags that were given, once more: for another command that has the same."""
+    flags = ["--config", str(args.config)] if args.config else []
+    for _, setting in settings():
+        value = getattr(args, setting.name, None)
+        if setting.is_positional:
+            flags += [value] if value is not None else []
+        elif isinstance(value, bool):
+            flags.append(f"--{setting.name}" if value else f"--no-{setting.name}")
+        elif value is not None:
+            values = value if isinstance(value, list) else [value]
+            flags += [text for each in values for text in (f"--{setting.name}", str(each))]
+    return flags
+
+
 def _add(group: Any, found: Field[Any], setting: Setting) -> None:
     words = setting.words.replace("%", "%%") + _default_words(found)
     if setting.is_positional:

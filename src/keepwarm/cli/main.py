@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from keepwarm.cli import bench, models, pull, serve
+from keepwarm.cli import bench, launch, models, pull, serve
 from keepwarm.cli.chat import command as chat
 from keepwarm.cli.doctor import command as doctor
 from keepwarm.errors import KeepwarmError
@@ -33,6 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     chat.add_to(commands)
     models.add_to(commands)
     pull.add_to(commands)
+    launch.add_to(commands)
     doctor.add_to(commands)
     bench.add_to(commands)
     for parser_of_command in commands.choices.values():
@@ -43,11 +44,16 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = make_parser()
-    args, unknown = parser.parse_known_args(argv)
-    args.argv = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    # What stands behind "--" is for the program that a command starts.
+    ours = given[: given.index("--")] if "--" in given else given
+    args, unknown = parser.parse_known_args(ours)
+    args.argv, args.behind = given, given[len(ours) + 1 :]
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
+    if args.behind and args.command != "launch":
+        unknown = ["--", *args.behind]
     if unknown:  # told by the command itself, whose usage helps
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if find_spec("mlx") is None:
