@@ -66,6 +66,8 @@ SAID: dict[str, tuple[str, Any]] = {
     "keep-alive-s": ("1.5", 1.5),
     "shutdown-s": ("0", 0.0),
     "log-level": ("debug", "debug"),
+    "log-json": ("true", True),
+    "hide-text": ("true", True),
     "cache-bytes": ("30%", Percent(30)),
     "exact": ("true", True),
     "min-span": ("64", 64),

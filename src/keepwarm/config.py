@@ -197,6 +197,16 @@ class Config:
         30.0, "shutdown-s", _SERVER, "seconds that running requests have to end after Ctrl-C",
         read=float,
     )  # fmt: skip
+    log_json: bool = _setting(
+        False, "log-json", _SERVER, "write the log as JSON lines", read=_read_bool
+    )
+    hide_text: bool = _setting(
+        False,
+        "hide-text",
+        _SERVER,
+        "keep what was said out of the log: where prompts part, say lengths and causes only",
+        read=_read_bool,
+    )
     log_level: str = _setting(
         "info", "log-level", _SERVER, "the least severe messages that are logged",
         choices=("debug", "info", "warning", "error"),

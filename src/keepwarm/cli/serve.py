@@ -10,6 +10,7 @@ from typing import Any
 from keepwarm.cli.choice import chosen
 from keepwarm.cli.flags import add_flags, config_of
 from keepwarm.cli.listen import listen
+from keepwarm.server.log import JsonLines
 
 _EXAMPLES = """\
 examples:
@@ -45,6 +46,9 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
+    if config.log_json:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
     for name in ("httpx", "httpx2"):  # a line for each file of a download
         logging.getLogger(name).setLevel(logging.WARNING)
     with listen(config.host, config.port) as listener:

@@ -21,8 +21,16 @@ class Keys:
         return bool(self._digests)
 
     def namespace(self, authorization: str | None, api_key: str | None = None) -> str:
-        """The cache namespace of the caller, from `Authorization: Bearer` or `x-api-key`.
-        Raises ApiError where the key is none of ours."""
+        """The cache namespace of the caller. Raises ApiError where the key is none of ours."""
+        return self.shared_by(self.caller(authorization, api_key))
+
+    def shared_by(self, caller: str) -> str:
+        """The cache namespace of a caller."""
+        return "" if self._shares_cache else caller
+
+    def caller(self, authorization: str | None, api_key: str | None = None) -> str:
+        """Who asks, by `Authorization: Bearer` or `x-api-key`: the key's digest, even where all
+        keys share a cache. Raises ApiError where the key is none of ours."""
         if not self._digests:
             return ""
         key = _bearer(authorization) or api_key
@@ -33,7 +41,7 @@ class Keys:
         found = [hmac.compare_digest(given, known) for known in self._digests]
         if not any(found):
             raise _denied("this API key is not known here")
-        return "" if self._shares_cache else given.hex()
+        return given.hex()
 
 
 def _bearer(authorization: str | None) -> str | None:

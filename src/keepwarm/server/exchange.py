@@ -17,12 +17,14 @@ from functools import partial
 from typing import Any
 
 from keepwarm.events import Delta, Done, Reading, Result
+from keepwarm.explain.miss import Miss, Read, find_miss
+from keepwarm.explain.recent import Asked, Seen
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.follow_up import as_sent_back, follow_up
 from keepwarm.prompt.parse import Reply, parse_reply
 from keepwarm.prompt.scan import thought_end_tokens
 from keepwarm.prompt.split import Piece, Said, Splitter
-from keepwarm.server.account import Account
+from keepwarm.server.account import Account, shown_reason
 from keepwarm.server.generation import Generation
 from keepwarm.server.intake import ChatPlan, Plan
 from keepwarm.server.service import Service
@@ -70,10 +72,23 @@ Heard = Began | Quiet | Spoken | Ended
 class Exchange:
     """One HTTP request's replies, as they are. `stream` or `whole` is to be called, once."""
 
-    def __init__(self, service: Service, plan: Plan, generation: Generation) -> None:
+    def __init__(
+        self,
+        service: Service,
+        plan: Plan,
+        generation: Generation,
+        *,
+        caller: str = "",
+        tells_misses: bool = False,
+    ) -> None:
+        """`caller` is whose prompts it is compared with; with `tells_misses` answers say what was
+        read again, too."""
         self.plan = plan
         self._service = service
         self._generation = generation
+        self._caller = caller
+        self._tells_misses = tells_misses
+        self._misses: list[Miss] = []
 
     @property
     def model_name(self) -> str:
@@ -108,7 +123,9 @@ class Exchange:
 
     def report(self) -> dict[str, Any]:
         """What the cache did, what hygiene changed, and what was left out of the request."""
-        said = {"hygiene": list(self.plan.hygiene), "notes": list(self.plan.notes)}
+        said: dict[str, Any] = {"hygiene": list(self.plan.hygiene), "notes": list(self.plan.notes)}
+        if self._tells_misses:
+            said["misses"] = [miss.as_json() for miss in self._misses]
         return self.account().keepwarm() | {name: words for name, words in said.items() if words}
 
     async def stream(self) -> AsyncIterator[Heard]:
@@ -132,6 +149,7 @@ class Exchange:
                 if rest := reader.end(event.result.finish_reason):
                     yield Spoken(index, rest)
                 await self._end_turn(index, reader.reply, event.result)
+                await self._compare(index, reader.reply, event.result)
                 yield Ended(index, reader.reply, event.result, [])
 
     async def whole(self) -> list[Ended]:
@@ -148,11 +166,37 @@ class Exchange:
             elif isinstance(event, Done) and event.result is not None:
                 reply = await self._read(event.result)
                 await self._end_turn(index, reply, event.result)
+                await self._compare(index, reply, event.result)
                 ended[index] = Ended(index, reply, event.result, tokens[index])
         return [ended[index] for index in sorted(ended)]
 
     def log_end(self, route: str) -> None:
-        self._service.log_end(route, self.account())
+        self._service.log_end(route, self.account(), self._misses)
+
+    async def _compare(self, index: int, reply: Reply, result: Result) -> None:
+        """Finds what of a prompt was read again, and remembers it for the next one."""
+        if index % self.plan.asked.num_choices:
+            return  # its prompt is the first choice's
+        try:
+            miss = await self._service.in_thread(partial(self._missed, index, reply, result))
+        except Exception:
+            # It would only have explained.
+            log.exception("a prompt could not be compared with the ones before")
+            return
+        if miss is not None:
+            self._misses.append(miss)
+
+    def _missed(self, index: int, reply: Reply, result: Result) -> Miss | None:
+        asked, recent = self._asked(index), self._service.recent
+        read = Read(result.cached_tokens, shown_reason(result.reason), result.timings.prefill_s)
+        tokenizer = self._service.engine.tokenizer
+        miss = find_miss(recent, self._caller, asked, read, tokenizer.decode)
+        recent.add(self._caller, Seen.of(asked, result.tokens, has_thought=bool(reply.reasoning)))
+        hides_text = self._service.config.hide_text
+        return miss.without_text() if miss is not None and hides_text else miss
+
+    def _asked(self, index: int) -> Asked:
+        return Asked(self.plan.requests[index].prompt)
 
     # What chats do otherwise
 
@@ -196,14 +240,26 @@ class ChatExchange(Exchange):
     """Replies to a conversation: thoughts, words and calls. When one ends, the engine is told how
     the conversation goes on."""
 
-    def __init__(self, service: Service, plan: ChatPlan, generation: Generation) -> None:
-        super().__init__(service, plan, generation)
+    def __init__(
+        self,
+        service: Service,
+        plan: ChatPlan,
+        generation: Generation,
+        *,
+        caller: str = "",
+        tells_misses: bool = False,
+    ) -> None:
+        super().__init__(service, plan, generation, caller=caller, tells_misses=tells_misses)
         self._plan = plan
         self._reasoning_tokens: int | None = None
 
     @property
     def reasoning_tokens(self) -> int | None:
         return self._reasoning_tokens
+
+    def _asked(self, index: int) -> Asked:
+        chat = self._plan.chat
+        return Asked.chat(chat.prompt, chat.messages, chat.tools, chat.template_kwargs)
 
     async def _reader(self) -> Reader:
         plan = self._plan

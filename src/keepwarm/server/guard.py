@@ -60,15 +60,13 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             self._check_host(headers.get("host"))
-            namespace = ""
+            caller = ""
             if scope["path"] not in _OPEN_PATHS:
-                namespace = self._keys.namespace(
-                    headers.get("authorization"), headers.get("x-api-key")
-                )
+                caller = self._keys.caller(headers.get("authorization"), headers.get("x-api-key"))
         except ApiError as error:
             await error.answer(scope)(scope, receive, counted)
             return
-        state["namespace"] = namespace
+        state["caller"], state["namespace"] = caller, self._keys.shared_by(caller)
         try:
             await self._app(scope, receive, counted)
         except Exception as error:

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +19,12 @@ from anyio import CapacityLimiter, to_thread
 from keepwarm.config import Config
 from keepwarm.engine.request import Request
 from keepwarm.errors import KeepwarmError
+from keepwarm.explain.miss import Miss
+from keepwarm.explain.recent import Recent
 from keepwarm.server.account import Account
 from keepwarm.server.errors import as_api_error, refused, unavailable
 from keepwarm.server.generation import Generation
+from keepwarm.server.log import FIELDS
 from keepwarm.server.mailbox import Mailbox
 from keepwarm.server.metrics import Metrics
 
@@ -48,6 +51,7 @@ class Service:
     started_at: int = field(default_factory=lambda: int(time.time()))
     _renderers: CapacityLimiter | None = None
     _text_reader: WithoutCalls | None = None
+    recent: Recent = field(default_factory=Recent)
     _mailbox: Mailbox | None = None
 
     def __post_init__(self) -> None:
@@ -107,8 +111,12 @@ class Service:
             self._mailbox = Mailbox(loop)
         return self._mailbox
 
-    def log_end(self, route: str, account: Account) -> None:
-        log.info("%s %s: %s", route, self.model_name, account.words())
+    def log_end(self, route: str, account: Account, misses: Sequence[Miss]) -> None:
+        """One line for each request; with --log-json, all that answers say of it too."""
+        words = "; ".join([account.words(), *(miss.words for miss in misses)])
+        told: dict[str, Any] = {"route": route, "model": self.model_name, "usage": account.usage()}
+        told |= {"keepwarm": account.keepwarm(), "misses": [miss.as_json() for miss in misses]}
+        log.info("%s %s: %s", route, self.model_name, words, extra={FIELDS: told})
 
 
 class WithoutCalls:

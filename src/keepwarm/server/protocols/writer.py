@@ -24,6 +24,8 @@ log = logging.getLogger("keepwarm.server")
 
 # What was left out of a request, as a header.
 NOTES_HEADER = "x-keepwarm-notes"
+# With 1, the answer says what was read again, where prompts part, and why.
+MISSES_HEADER = "x-keepwarm-misses"
 # All that a header may hold but for "%".
 _PLAIN = "".join(chr(i) for i in range(0x20, 0x7F) if chr(i) != "%")
 
@@ -63,10 +65,13 @@ async def answer(request: Request, asked: Asked, write: Callable[[Exchange], Wri
     service.check_ready()
     plan = await service.in_thread(partial(plan_of, service, asked))
     generation = service.generation(plan.requests, asked.prompt_field)
+    caller = request.state.caller
+    tells = request.headers.get(MISSES_HEADER, "").lower() in ("1", "true", "yes")
     if isinstance(plan, ChatPlan):
-        writer = write(ChatExchange(service, plan, generation))
+        chat = ChatExchange(service, plan, generation, caller=caller, tells_misses=tells)
+        writer = write(chat)
     else:
-        writer = write(Exchange(service, plan, generation))
+        writer = write(Exchange(service, plan, generation, caller=caller, tells_misses=tells))
     if asked.streams:
         response: Response = EventStream(generation, writer.guarded())
     else:
