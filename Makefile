@@ -47,11 +47,11 @@ setup: $(DEV) ## Make .venv with everything the other targets need
 test: $(DEV) ## Run the tests, all but slow, stress, soak, crash and gpu
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
-check: $(DEV) ## Check style, format, types and import rules
+check: $(DEV) ## Check style, format, types, import rules and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) -q tests/test_imports.py
+	$(PYTEST) -q tests/test_imports.py tests/test_docs.py tests/test_prose.py
 
 format: $(DEV) ## Sort imports, apply safe fixes, format
 	$(BIN)/ruff check --fix-only .

@@ -29,7 +29,7 @@ examples:
   keepwarm launch claude ./my-model -- --continue
   keepwarm launch claude --print                # what to set, for a shell
 
-What stands behind -- is for the client. A server that runs already is used and left running; one that
+Arguments after -- go to the client. A server that runs already is used and left running; one that
 is started here, with the flags of keepwarm serve, is stopped when the client ends. Nothing of the
 client's own configuration is changed.
 """
