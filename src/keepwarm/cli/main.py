@@ -9,6 +9,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from keepwarm.cli import bench, launch, models, pull, serve
+from keepwarm.cli.batch import command as batch
 from keepwarm.cli.chat import command as chat
 from keepwarm.cli.doctor import command as doctor
 from keepwarm.errors import KeepwarmError
@@ -31,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve.add_to(commands)
     chat.add_to(commands)
+    batch.add_to(commands)
     models.add_to(commands)
     pull.add_to(commands)
     launch.add_to(commands)

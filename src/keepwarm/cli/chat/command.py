@@ -6,14 +6,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from keepwarm.cli.choice import chosen
 from keepwarm.cli.flags import add_flags, config_of
+from keepwarm.cli.running import running_engine
 from keepwarm.config import Config
 from keepwarm.errors import BadInput
 from keepwarm.model.names import shown_name
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     is_terminal = _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
     question = "" if is_terminal else _question()
-    with _running_engine(config) as engine:
+    with running_engine(config) as engine:
         conversation = _conversation(engine, config, args.system, args.thinking)
         if is_terminal:
             return _talk(conversation, config)
@@ -103,33 +101,6 @@ def _question() -> str:
             "there is no question: the input is empty; pipe one in, or run this in a terminal"
         )
     return question
-
-
-@contextmanager
-def _running_engine(config: Config) -> Iterator[Engine]:
-    """The engine with its model loaded; stopped in the end."""
-    from rich.console import Console
-
-    with Console(stderr=True).status("starting"):  # the imports take seconds
-        from keepwarm.cli.engine import make_engine
-        from keepwarm.cli.progress import loading_bar
-        from keepwarm.model.hub import Transfer
-
-        transfer = Transfer()
-        engine = make_engine(config, transfer=transfer)
-    engine.start()
-    try:
-        with loading_bar(config.model, transfer) as update:
-            while not engine.wait_ready(0.1):
-                update()
-    except KeyboardInterrupt:
-        # Reading weights cannot be told to stop, and nothing is to be saved.
-        transfer.abandon()
-        os._exit(128 + signal.SIGINT)
-    try:
-        yield engine
-    finally:
-        engine.stop()
 
 
 def _conversation(

@@ -1,0 +1,1 @@
+"""`keepwarm batch`: a file of requests, answered into a file."""
