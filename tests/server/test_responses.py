@@ -139,7 +139,7 @@ def test_text_with_its_usage(client: OpenAI) -> None:
     assert first.to_dict()["keepwarm"]["prefilled_tokens"] == first.usage.input_tokens
 
 
-@pytest.mark.parametrize("words", [*REPLIES])
+@pytest.mark.parametrize("words", [words for words in REPLIES if words != "Mail!"])
 @pytest.mark.parametrize("summary", [None, "auto"])
 def test_stream_says_what_the_whole_says(client: OpenAI, words: str, summary: Any) -> None:
     options: Any = {"tools": TOOLS, "include": ["reasoning.encrypted_content"]}
@@ -243,7 +243,8 @@ def test_custom_tool_takes_text(client: OpenAI) -> None:
 
 
 def test_tools_that_a_search_found_can_be_called(client: OpenAI) -> None:
-    send = {"type": "function", "name": "send", "parameters": {"type": "object", "properties": {}}}
+    parameters = {"type": "object", "properties": {"to": {"type": "string"}}}
+    send = {"type": "function", "name": "send", "parameters": parameters}
     later = {**send, "defer_loading": True, "name": "later"}
     first = ask(client, "Search!", tools=[*TOOLS, later])
     (searched,) = first.output

@@ -58,12 +58,36 @@ def accepts(grammar: Grammar | None, text: str) -> bool:
     return mask is not None and bool(mask[tokenizer().eos_token_id])
 
 
+def accepts_freely(grammar: Grammar | None, text: str) -> bool:
+    """Whether all of `text` may be generated."""
+    assert grammar is not None
+    guide = guides().guide(grammar)
+    for token in tokenizer().encode(text, add_special_tokens=False):
+        mask = guide.mask(len(tokenizer()))
+        if mask is not None and not mask[token]:
+            return False
+        guide.accept(token)
+    return True
+
+
 def test_plain_chat_is_free() -> None:
     assert grammar_of() is None
-    assert grammar_of(tools=[WEATHER]) is None
-    assert grammar_of(tools=[WEATHER], tool_choice="auto") is None
     assert grammar_of(tools=[WEATHER], tool_choice="none") is None
     assert grammar_of(response_format={"type": "text"}) is None
+
+
+def test_what_begins_as_a_call_goes_on_as_one() -> None:
+    for choice in ({}, {"tool_choice": "auto"}):
+        grammar = grammar_of(tools=[WEATHER], **choice)
+        assert accepts_freely(grammar, f"Hello.\n{PARIS}\nBye.")
+        assert not accepts_freely(grammar, PARIS.replace("Paris", "Rome"))
+
+
+def test_parameters_that_are_no_schema_fail_nothing() -> None:
+    tool = {"function": {"name": "f", "parameters": {"properties": 5}}}
+    grammar = grammar_of(tools=[tool, WEATHER], tool_choice="required")
+    assert accepts(grammar, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
+    assert not accepts(grammar, PARIS.replace("Paris", "Rome"))
 
 
 def test_required_call_is_one_of_the_tools() -> None:
@@ -158,13 +182,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             }
         },
         "response_format",
-    ),
-    "parameters that are no schema": (
-        {
-            "tools": [{"function": {"name": "f", "parameters": {"properties": 5}}}],
-            "tool_choice": "required",
-        },
-        "tools",
     ),
 }
 

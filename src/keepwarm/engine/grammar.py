@@ -1,5 +1,5 @@
 """Replies that fit a JSON schema, a regular expression or a Lark grammar, by way of llguidance.
-No mlx. `Guides` may be used on any thread; a `Guide` belongs to the engine thread."""
+No mlx; any thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import llguidance
 import llguidance.hf
-import numpy as np
 from llguidance.gbnf_to_lark import any_to_lark
-from numpy.typing import NDArray
 
+from keepwarm.engine.guide import Guide
 from keepwarm.engine.request import Grammar, GrammarKind
+from keepwarm.engine.schemas import closed
 from keepwarm.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # llguidance follows references with a recursion that uses up to 8 KB a step, and a stack that
 # overflows ends the process: references are bounded through the text, the stack is larger.
 MAX_TEXT_LEN = 65_536
+MAX_COMPOSED_LEN = 1 << 20
 _STACK_BYTES = 256 << 20
 _STACK_LOCK = Lock()
 
@@ -52,6 +53,8 @@ class Guides:
         self._tokenizer = tokenizer
         self._vocabulary: llguidance.LLTokenizer | None = None
         self._compiled: OrderedDict[tuple[GrammarKind, str], llguidance.LLMatcher] = OrderedDict()
+        self.num_loosened = 0  # how often a tool could not be bound to its schema
+        self._loosened: set[tuple[str, str]] = set()
         self._lock = Lock()
         self._vocabulary_lock = Lock()
 
@@ -70,7 +73,16 @@ class Guides:
 
     def guide(self, grammar: Grammar) -> Guide:
         """A guide for one sequence. Raises as `check` does."""
-        return Guide(self._matcher(grammar), self._read_vocabulary(), after=grammar.after)
+        return Guide(self._matcher(grammar), self._read_vocabulary(), grammar)
+
+    def loosen(self, tool: str, why: str) -> None:
+        """Takes note of a tool whose arguments no grammar can express. Mutates."""
+        self.num_loosened += 1
+        with self._lock:
+            is_new = (tool, why) not in self._loosened
+            self._loosened.add((tool, why))
+        if is_new:
+            log.warning("the tool %s may be called with any arguments: %s", tool, why)
 
     def _matcher(self, grammar: Grammar) -> llguidance.LLMatcher:
         """A copy of the compiled grammar, in its first state."""
@@ -94,72 +106,6 @@ class Guides:
             return self._vocabulary
 
 
-class Guide:
-    """Which tokens may come next in one sequence. Never raises: where llguidance fails, only the
-    end is allowed."""
-
-    def __init__(
-        self, matcher: llguidance.LLMatcher, vocabulary: llguidance.LLTokenizer, *, after: str
-    ) -> None:
-        self._matcher = matcher
-        self._vocabulary = vocabulary
-        self._eos_ids = list(vocabulary.eos_tokens)
-        self._is_over = False
-        self._after = after.encode()
-        self._tail = b""  # of the text before the grammar binds
-
-    def mask(self, vocab_size: int) -> NDArray[np.bool_] | None:
-        """Whether each of the model's tokens may come next; None where all may."""
-        if self._after:
-            return None
-        allowed = np.zeros(vocab_size, dtype=bool)  # ids that no text has stay forbidden
-        if not self._is_over:
-            self._fill(allowed)
-        if self._is_over:
-            allowed[:] = False
-            allowed[[token for token in self._eos_ids if token < vocab_size]] = True
-        return allowed
-
-    def accept(self, token: int) -> None:
-        """Mutates: `token` came next."""
-        try:
-            if self._after:
-                self._look_for_start(token)
-            elif token in self._eos_ids:
-                self._is_over = True
-            elif not self._is_over and not self._matcher.consume_token(token):
-                self._give_up(self._matcher.get_error())
-        except Exception as error:
-            self._give_up(repr(error))
-
-    def _fill(self, allowed: NDArray[np.bool_]) -> None:
-        try:
-            packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-            num_known = min(self._vocabulary.vocab_size, len(allowed))
-            allowed[:num_known] = np.unpackbits(packed, count=num_known, bitorder="little")
-            if self._matcher.is_error() or not allowed.any():
-                self._give_up(self._matcher.get_error() or "no token of the model fits")
-        except Exception as error:
-            self._give_up(repr(error))
-
-    def _look_for_start(self, token: int) -> None:
-        self._tail += self._vocabulary.decode_bytes([token])
-        _, found, rest = self._tail.partition(self._after)
-        if not found:
-            self._tail = self._tail[-len(self._after) :]
-            return
-        self._after = b""
-        # The token that ends the thought may already begin the answer.
-        if rest := rest.lstrip():
-            tokens = self._vocabulary.tokenize_bytes(rest)
-            if self._matcher.validate_tokens(tokens) == len(tokens):
-                self._matcher.consume_tokens(tokens)
-
-    def _give_up(self, why: str) -> None:
-        self._is_over, self._after = True, b""
-        log.warning("a grammar failed, the reply ends here: %s", why)
-
-
 def _read_vocabulary(tokenizer: Any) -> llguidance.LLTokenizer:
     from transformers import PreTrainedTokenizerBase
 
@@ -179,10 +125,11 @@ def _source(grammar: Grammar) -> str:
     make = llguidance.LLMatcher
     try:
         if grammar.kind is GrammarKind.LARK:
-            return make.grammar_from_lark(_as_lark(grammar.text))
+            text = grammar.text if grammar.is_composed else _as_lark(grammar.text)
+            return make.grammar_from_lark(text)
         if grammar.kind is GrammarKind.REGEX:
             return make.grammar_from_regex(grammar.text)
-        text = json.dumps(json.loads(grammar.text), allow_nan=False)
+        text = json.dumps(closed(json.loads(grammar.text)), allow_nan=False)
         # `true` takes no options; the rest that is no object is refused when it is compiled.
         options = _JSON_OPTIONS if text.startswith("{") else None
         return make.grammar_from_json_schema(text, defaults=options)
@@ -199,10 +146,9 @@ def _as_lark(text: str) -> str:
 
 
 def _compile(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> llguidance.LLMatcher:
-    if len(grammar.text) > MAX_TEXT_LEN:
-        raise BadInput(
-            f"the grammar has {len(grammar.text)} characters, at most {MAX_TEXT_LEN} are taken"
-        )
+    most = MAX_COMPOSED_LEN if grammar.is_composed else MAX_TEXT_LEN
+    if len(grammar.text) > most:
+        raise BadInput(f"the grammar has {len(grammar.text)} characters, at most {most} are taken")
     source = _source(grammar)
     limits = llguidance.LLParserLimits(verbose_errors=False)
     matcher = _on_a_large_stack(

@@ -70,11 +70,19 @@ class GrammarKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What a reply must look like. It binds once `after` has been generated (the end of a
-    thought), or from the first token on where that is empty."""
+    thought), or from the first token on where that is empty.
+
+    With `opens` the reply is free up to that text; the grammar says how it goes on from there, and
+    behind what the grammar describes it is free again. Between the texts of a pair in `hides`
+    nothing opens.
+    """
 
     kind: GrammarKind
     text: str
     after: str = ""
+    opens: str = ""
+    hides: tuple[tuple[str, str], ...] = ()
+    is_composed: bool = False  # Lark made of parts that were checked one by one: may be longer
 
     @classmethod
     def json(cls, schema: Mapping[str, Any] | bool | str, *, after: str = "") -> Grammar:

@@ -15,7 +15,7 @@ from keepwarm.engine.request import Sampling
 from keepwarm.prompt.boundaries import Tokens
 
 if TYPE_CHECKING:  # without grammars their library need not be loaded
-    from keepwarm.engine.grammar import Guide
+    from keepwarm.engine.guide import Guide
 
 # Dividing by less or by more than these leaves float32.
 _COLDEST, _HOTTEST = 1e-30, 1e30
@@ -53,7 +53,7 @@ class Draw:
         """Whether the argmax of the raw logits is the answer."""
         return (
             self._sampling.temperature == 0
-            and self._guide is None
+            and not self._is_bound
             and not self._sampling.processors
             and not self._sampling.logit_bias
             and not self._looks_back
@@ -64,7 +64,7 @@ class Draw:
         """Whether it is drawn at random and nothing but the raw logits decides."""
         s = self._sampling
         return bool(s.temperature) and not (
-            self._guide or s.processors or s.logit_bias or self._looks_back
+            self._is_bound or s.processors or s.logit_bias or self._looks_back
         )
 
     def draw(self, logits: mx.array) -> mx.array:
@@ -83,6 +83,10 @@ class Draw:
         """The value of the token drawn last. Mutates; only a guided draw has to know."""
         if self._guide is not None:
             self._guide.accept(token)
+
+    @property
+    def _is_bound(self) -> bool:
+        return self._guide is not None and self._guide.is_binding
 
     @property
     def _looks_back(self) -> bool:

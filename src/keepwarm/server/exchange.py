@@ -279,6 +279,7 @@ class ChatExchange(Exchange):
     async def _end_turn(self, index: int, reply: Reply, result: Result) -> None:
         """Tells the engine how the conversation goes on, before the client can."""
         self._count_reasoning(reply, result)
+        self._count_unread(reply)
         try:
             coming = await self._service.in_thread(partial(self._coming, reply))
             if coming is not None:
@@ -294,6 +295,13 @@ class ChatExchange(Exchange):
         namespace = self._plan.asked.namespace
         about = {**self._about(), "tools": self._plan.chat.tools}  # as they are written in front
         return follow_up(tokenizer, messages, said, namespace=namespace, **about)
+
+    def _count_unread(self, reply: Reply) -> None:
+        """A call that can be read is no part of the content, its tag neither."""
+        reader = self._plan.reader
+        tag = reader.tool_call_start if getattr(reader, "has_tool_calling", False) else None
+        if tag and (num_unread := reply.content.count(tag)):
+            self._service.metrics.count_unread_calls(num_unread)
 
     def _count_reasoning(self, reply: Reply, result: Result) -> None:
         if reply.reasoning is None:

@@ -37,6 +37,11 @@ class Metrics:
             ("method", "route", "status"),
             registry=self._registry,
         )
+        self._unread_calls = Counter(
+            "keepwarm_unread_calls",
+            "Tool calls of replies that could not be read, and were passed on as content.",
+            registry=self._registry,
+        )
         self._first_token = self._histogram(
             "keepwarm_time_to_first_token_seconds", "From arrival to the first token.", _SECONDS
         )
@@ -55,6 +60,9 @@ class Metrics:
         route = getattr(scope.get("route"), "path", None) or "unknown"
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._answers.labels(method, route, str(status)).inc()
+
+    def count_unread_calls(self, num_calls: int) -> None:
+        self._unread_calls.inc(num_calls)
 
     def observe(self, result: Result, duration_s: float) -> None:
         """Takes note of one sequence that ended."""
@@ -87,6 +95,10 @@ class _EngineCollector(Collector):
         yield from _counts(status)
         yield from _cache(status)
         yield from _disk(status)
+        guides = getattr(self._engine, "guides", None)  # none before a model is loaded
+        if guides is not None:
+            words = "Tools of requests that no grammar could bind to their schemas."
+            yield CounterMetricFamily("keepwarm_loosened_tools", words, value=guides.num_loosened)
 
 
 def _gauges(status: Status) -> Iterable[Metric]:
