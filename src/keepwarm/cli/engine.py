@@ -13,6 +13,7 @@ from keepwarm.machine import free_bytes
 from keepwarm.model.caches import cache_maker
 from keepwarm.model.hub import Transfer
 from keepwarm.model.loader import Load, model_loader
+from keepwarm.model.names import shown_name
 
 
 def make_engine(
@@ -50,6 +51,7 @@ def _disk(config: Config) -> Disk | None:
         return None
     return Disk(
         str(config.disk_cache),
+        name=config.served_name or shown_name(config.model),
         max_bytes=config.disk_cache_bytes,
         max_days=config.disk_cache_days,
         day_bytes=config.disk_cache_write_bytes_per_day,

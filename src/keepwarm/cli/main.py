@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from keepwarm.cli import bench, launch, models, pull, serve
+from keepwarm.cli import bench, cache, launch, models, pull, serve
 from keepwarm.cli.batch import command as batch
 from keepwarm.cli.chat import command as chat
 from keepwarm.cli.doctor import command as doctor
@@ -36,6 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     models.add_to(commands)
     pull.add_to(commands)
     launch.add_to(commands)
+    cache.add_to(commands)
     doctor.add_to(commands)
     bench.add_to(commands)
     for parser_of_command in commands.choices.values():

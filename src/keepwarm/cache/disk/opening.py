@@ -94,7 +94,8 @@ def opened(plan: Plan, disk: Disk) -> Opened:
         about = folder.path / ABOUT
         if not about.exists():
             about.touch(mode=0o600)
-            about.write_text(text + "\n", encoding="utf-8")
+            told = json.dumps({"name": disk.name, **facts}, sort_keys=True)
+            about.write_text(told + "\n", encoding="utf-8")
         indexes, lost = _built(folder.scan(), plan.shape)
         folder.delete([file.name for file in lost])
         folder.counts["orphans"] += len(lost)

@@ -110,7 +110,7 @@ class Root:
         """The files of models that nobody serves now, the one used last at the end."""
         found: list[Other] = []
         for folder in self._folders():
-            with _taken(folder) as is_taken:
+            with taken(folder) as is_taken:
                 if is_taken:
                     found += _files_in(folder)
         return sorted(found, key=lambda other: other.used)
@@ -118,7 +118,7 @@ class Root:
     def delete_others(self, others: Sequence[Other]) -> None:
         """Unless their models are served meanwhile."""
         for other in others:
-            with _taken(other.path.parent) as is_taken:
+            with taken(other.path.parent) as is_taken:
                 if is_taken:
                     self._files.unlink(other.path)
 
@@ -194,7 +194,7 @@ class Root:
 
 
 @contextmanager
-def _taken(folder: Path) -> Iterator[bool]:
+def taken(folder: Path) -> Iterator[bool]:
     """Whether nobody uses that model's folder; nobody does meanwhile."""
     fd = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keepwarm.cache.disk.files import Files
 from keepwarm.errors import BadInput
+
+
+def default_folder() -> Path:
+    """In the folder that this user's system has for caches."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "keepwarm" / "prompts"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "keepwarm" / "prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,7 @@ class Disk:
 
     folder: Path | str
     model: Any = None
+    name: str = ""  # what people call the model; nothing depends on it
     idle_s: float = 5.0  # a conversation that rests for so long is written
     min_spared_s: float = 0.5  # of prefill that a file must spare a restart
     max_bytes: int | None = None  # of all models; by default a tenth of what is free there

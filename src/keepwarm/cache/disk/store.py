@@ -180,6 +180,19 @@ class Folder:
         finally:
             self._files.close(fd)
 
+    def check(self, path: Path) -> None:
+        """Read all of a file. Raises BadFile, or OSError."""
+        fd = self._files.open(path)
+        try:
+            data, size = self._read_header(fd)
+            header, sums = decode(data, size)
+            self._check_own(header, path.name)
+            payload = memoryview(bytearray(header.payload_bytes))
+            self._read_all(fd, [payload], len(data))
+            check_payload([payload], sums)
+        finally:
+            self._files.close(fd)
+
     def put(self, put: Put) -> File:
         """Writes a file, synced and under its name; the name itself is safe once `settle` was
         called. Raises OSError, and leaves nothing behind if it can."""
