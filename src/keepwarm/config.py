@@ -118,8 +118,8 @@ class Config:
     """All settings of a server. Raises BadInput for values that cannot be meant."""
 
     model: str = _setting(
-        BUILT_IN, "model", _MODEL, "a folder, or the name of a repository on Hugging Face;"
-        " without it sprout, the small built-in model", is_positional=True,
+        BUILT_IN, "model", _MODEL, "a folder, a name that `keepwarm models` lists, or a repository"
+        " on Hugging Face; without it sprout, the small built-in model", is_positional=True,
     )  # fmt: skip
     served_name: str | None = _setting(
         None, "served-name", _MODEL, "the name of the model in answers and in /v1/models",

@@ -32,7 +32,7 @@ Both files are in the format of OpenAI's Batch API. A line of the first is a req
   {"custom_id": "1", "url": "/v1/chat/completions",
    "body": {"messages": [{"role": "user", "content": "Hello!"}]}}
 and any route of keepwarm serve can be named. Answers are written as they come, each with its
-custom_id; a request that fails is an error on its own line. What prompts begin with in common is
+custom_id; a request that fails is an error on its own line. The common beginning of prompts is
 read once. Stopped with Ctrl-C or killed, the same command goes on: what was answered is not asked
 again, what failed is.
 """
