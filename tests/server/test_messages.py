@@ -353,6 +353,12 @@ def test_line_about_billing_never_reaches_the_prompt(server: Served) -> None:
     assert prompts[0] == prompts[1] == prompts[2] == prompts[3]
 
 
+def test_models_are_listed_for_this_client_too(client: Anthropic) -> None:
+    (model,) = client.models.list()
+    assert (model.id, model.max_input_tokens) == ("models/small", 4096)
+    assert client.models.retrieve("default").display_name == "models/small"
+
+
 def test_client_finds_the_server(server: Served) -> None:
     assert server.http.head("/").status_code == 200
     assert server.http.head("/api/hello").status_code == 200

@@ -127,9 +127,9 @@ def _no_route(request: Request) -> str:
     """With the route that was meant, where one looks like it."""
     path = request.url.path
     known = list(request.app.openapi()["paths"])
-    near = [route for route in known if route in (f"/v1{path}", path.removeprefix("/v1"))]
+    near = [route for route in known if route == path.removeprefix("/v1")]
     near = near or get_close_matches(path[:_MAX_PATH], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "see /openapi.json for what is there"
+    hint = f"did you mean {near[0]}?" if near else f"here are {', '.join(known)}"
     return f"there is no {path[:_MAX_PATH]} here; {hint}"
 
 

@@ -19,6 +19,10 @@ from keepwarm.server.metrics import Metrics
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # What may be quoted of a Host.
 _NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)
+# The routes of OpenAI's and Anthropic's APIs.
+_API = re.compile(
+    r"/v1/(chat/completions|completions|messages(/count_tokens)?|(models|responses)(/.+)?)"
+)
 _OPEN_PATHS = frozenset({"/health", "/health/live"})
 
 
@@ -43,8 +47,9 @@ class Guard:
         is_begun, method = False, scope["method"]
         state = scope.setdefault("state", {})
         state["request_id"] = uuid.uuid4().hex
+        scope = {**scope, "path": _path(scope["path"])}
         if method == "HEAD":  # answered as GET is: uvicorn leaves the body out
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
 
         async def counted(message: Message) -> None:
             nonlocal is_begun
@@ -84,6 +89,12 @@ class Guard:
             name = None
         if name not in self._hosts:
             raise ApiError(403, _unknown_host(name), code="unknown_host")
+
+
+def _path(asked: str) -> str:
+    """With one /v1 in front: some clients put none there, and some one more than was given."""
+    once = asked.removeprefix("/v1") if asked.startswith("/v1/v1/") else f"/v1{asked}"
+    return once if _API.fullmatch(once) and not _API.fullmatch(asked) else asked
 
 
 def _unknown_host(name: str | None) -> str:

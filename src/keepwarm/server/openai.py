@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -60,7 +61,9 @@ async def completions(request: Request, asked: CompletionRequest) -> Response:
 )
 async def models(request: Request) -> Response:
     """The model that answers, whatever name a request gives."""
-    return JSONResponse({"object": "list", "data": [_card(_service(request))]})
+    card = _card(_service(request))
+    page = {"has_more": False, "first_id": card["id"], "last_id": card["id"]}
+    return JSONResponse({"object": "list", "data": [card], **page})
 
 
 @router.get(
@@ -155,11 +158,17 @@ def _service(request: Request) -> Service:
 
 
 def _card(service: Service) -> dict[str, Any]:
-    is_ready = service.engine.is_ready
+    """As OpenAI has it, and as Anthropic does: one answer is good for the clients of both."""
+    context_len = service.engine.context_len if service.engine.is_ready else None
     return {
         "id": service.model_name,
         "object": "model",
         "created": service.started_at,
         "owned_by": "keepwarm",
-        "max_model_len": service.engine.context_len if is_ready else None,
+        "max_model_len": context_len,
+        "type": "model",
+        "display_name": service.model_name,
+        "created_at": datetime.fromtimestamp(service.started_at, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": context_len,
     }

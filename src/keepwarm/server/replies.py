@@ -133,6 +133,11 @@ class ModelCard(BaseModel):
     created: int
     owned_by: str
     max_model_len: int | None
+    type: str
+    display_name: str
+    created_at: str
+    lifecycle: str
+    max_input_tokens: int | None
 
 
 class ModelList(BaseModel):
@@ -140,6 +145,9 @@ class ModelList(BaseModel):
 
     object: str
     data: list[ModelCard]
+    has_more: bool
+    first_id: str
+    last_id: str
 
 
 class Root(BaseModel):
