@@ -89,6 +89,7 @@ SAID: dict[str, tuple[str, Any]] = {
     "memory-bytes": ("2GiB", 2 << 30),
     "max-tokens": ("7", 7),
     "generation-config": ("off", "off"),
+    "thinking-budget": ("100", 100),
     "temp": ("0.7", 0.7),
     "top-p": ("0.9", 0.9),
     "top-k": ("40", 40),

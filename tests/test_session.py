@@ -364,6 +364,16 @@ def test_conversation_that_the_template_refuses_goes_on_warm() -> None:
     session.cache.check()
 
 
+def test_thought_without_end_is_closed_at_the_budget() -> None:
+    session = session_with(HYBRID)
+    result = session.chat("Hello", max_tokens=24, thinking_budget=8).result
+    (end,) = session.tokenizer.think_end_tokens
+    assert result.tokens.index(end) == 8
+    assert result.reply.content
+    again = session.regenerate(max_tokens=24, thinking_budget=4).result
+    assert again.tokens.index(end) == 4
+
+
 CALL = {
     "id": "call1",
     "type": "function",

@@ -317,6 +317,11 @@ class Config:
         " off (default: the model's own, else 1)", read=float,
     )  # fmt: skip
 
+    thinking_budget: int | None = _setting(
+        None, "thinking-budget", _REPLY, "the most tokens of a thought, which is then closed; by"
+        " default a thought may be as long as the reply", read=int,
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         for name in self.hygiene_off:
             if name not in RULE_NAMES:
@@ -333,6 +338,11 @@ class Config:
             ("kv-bits", self.kv_bits in (None, 2, 3, 4, 5, 6, 8), "2, 3, 4, 5, 6 or 8"),
             ("kv-group-size", self.kv_group_size in (32, 64, 128), "32, 64 or 128"),
             ("max-tokens", self.max_tokens is None or self.max_tokens > 0, "above 0"),
+            (
+                "thinking-budget",
+                self.thinking_budget is None or self.thinking_budget >= 0,
+                "at least 0",
+            ),
             ("temp", self.temperature is None or 0 <= self.temperature <= 2, "from 0 to 2"),
             ("top-p", self.top_p is None or 0 <= self.top_p <= 1, "from 0 to 1"),
             ("min-p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1"),

@@ -21,6 +21,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from keepwarm.cache.store import PrefixCache
 from keepwarm.engine.request import Grammar, Request, Sampling
+from keepwarm.engine.thought import thought_limit
 from keepwarm.errors import BadInput
 from keepwarm.events import ChatResult, Stream
 from keepwarm.model.caches import cache_maker
@@ -89,6 +90,7 @@ class Session:
         stop: str | Sequence[str] = (),
         grammar: Grammar | None = None,
         top_logprobs: int | None = None,
+        thinking_budget: int | None = None,
     ) -> Stream[ChatResult]:
         """Say something and stream the reply; both join `messages` once the reply is complete.
 
@@ -98,12 +100,13 @@ class Session:
         `message` is what the user says, or one or more messages (tool results, say). What the
         chat template cannot write is brought into a form that it can (see `prompt.hygiene`).
         Stop texts bind in the content, and the grammar behind the thought. With `top_logprobs`
-        each piece has the log probability of its token, and those of so many likelier ones.
+        each piece has the log probability of its token, and those of so many likelier ones. A
+        thought of `thinking_budget` tokens is closed.
         Raises RenderError when the template refuses the conversation even so.
         """
         said = _as_messages(message)
         ours = self._clean([*self.messages, *said])
-        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs)
+        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs, thinking_budget)
         request = self._request(self._render(ours), options)
         return Turn(self, request, said=said, hygiene=ours.acted).stream()
 
@@ -115,6 +118,7 @@ class Session:
         stop: str | Sequence[str] = (),
         grammar: Grammar | None = None,
         top_logprobs: int | None = None,
+        thinking_budget: int | None = None,
     ) -> Stream[ChatResult]:
         """Have the last reply again: it takes the place of the one before once it is complete.
         Raises BadInput when there is nothing to reply to."""
@@ -123,7 +127,7 @@ class Session:
         if not asked:
             raise BadInput("there is nothing to reply to: the conversation is empty")
         ours = self._clean(asked)
-        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs)
+        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs, thinking_budget)
         request = self._request(self._render(ours), options)
         turn = Turn(self, request, said=[], hygiene=ours.acted, num_replaced=int(is_replied))
         return turn.stream()
@@ -154,12 +158,22 @@ class Session:
         return twin
 
     def _request(self, prompt: Prompt, options: _Options) -> Request:
+        thought = None
+        if options.thinking_budget is not None:
+            thought = thought_limit(
+                self.tokenizer,
+                prompt,
+                options.thinking_budget,
+                tools=self.tools,
+                template_kwargs=self.template_kwargs,
+            )
         return Request(
             prompt=prompt,
             max_tokens=options.max_tokens,
             sampling=options.sampling or self.sampling,
             stop=options.stop,
             grammar=options.grammar,
+            thought=thought,
             top_logprobs=options.top_logprobs,
             namespace=self.namespace,
             tools=self.tools or (),
@@ -199,6 +213,7 @@ class _Options:
     stop: str | Sequence[str]
     grammar: Grammar | None
     top_logprobs: int | None
+    thinking_budget: int | None = None
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:

@@ -113,7 +113,12 @@ class Turn:
         request = self._request
         grammar = request.grammar
         guide = self._session.guides.guide(grammar) if grammar is not None else None
-        return Draw(request.sampling or Sampling(), prompt=request.prompt.tokens, guide=guide)
+        return Draw(
+            request.sampling or Sampling(),
+            prompt=request.prompt.tokens,
+            guide=guide,
+            thought=request.thought,
+        )
 
     def _finish(self, prefill: Prefill) -> ChatResult:
         session, result = self._session, self._result(self._finish_reason)

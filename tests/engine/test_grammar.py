@@ -81,7 +81,7 @@ def generated(grammar: Grammar, seed: int, num_tokens: int = 200) -> tuple[list[
         prompt=np.array([1], dtype=np.int32),
         guide=GUIDES.guide(grammar),
     )
-    assert draw.is_guided
+    assert draw.needs_last
     assert not draw.is_greedy
     noise = np.random.default_rng(seed)
     tokens: list[int] = []

@@ -189,7 +189,7 @@ def test_processors_see_all_tokens_and_penalized_logits() -> None:
 )
 def test_greedy_is_what_nothing_else_can_change(sampling: dict[str, Any], is_greedy: bool) -> None:
     assert drawing(**sampling).is_greedy is is_greedy
-    assert not drawing(**sampling).is_guided
+    assert not drawing(**sampling).needs_last
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])

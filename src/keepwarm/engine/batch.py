@@ -151,7 +151,7 @@ class Group:
         tokens, self.read, self._is_read = self._tokens, [], False  # (B,)
         logits = self._model(tokens[:, None], cache=self._caches)[:, -1, :]  # (B, vocab)
         self._start(tokens)
-        if any(row.draw.is_guided or row.pending for row in self.rows):
+        if any(row.draw.needs_last or row.pending for row in self.rows):
             # What is drawn next depends on this token: let the model run while it is looked at.
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             self.read = self._read(tokens)

@@ -296,7 +296,9 @@ class Core:
             request = sequence.request
             guide = self._guides.guide(request.grammar) if request.grammar is not None else None
             sampling = request.sampling or self.sampling
-            sequence.draw = Draw(sampling, prompt=request.prompt.tokens, guide=guide)
+            sequence.draw = Draw(
+                sampling, prompt=request.prompt.tokens, guide=guide, thought=request.thought
+            )
         return sequence.draw
 
     # 4) decode

@@ -102,6 +102,24 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtLimit:
+    """How long the thoughts of one reply may be together, and how they are ended: the model reads
+    `close` as if it had drawn it. Raises BadInput for what would end nothing."""
+
+    max_tokens: int
+    opens: tuple[int, ...]  # the tokens that open a thought in a reply
+    closes: tuple[int, ...]  # those that close it
+    close: tuple[int, ...]  # those, behind what a template writes before them
+    is_open: bool = False  # the prompt has opened one
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 0:
+            raise BadInput(f"a thinking budget must be at least 0, got {self.max_tokens}")
+        if not self.closes or self.close[-len(self.closes) :] != self.closes:
+            raise BadInput("a thought is closed by the tokens that close it")
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate.
 
@@ -117,6 +135,7 @@ class Request:
     namespace: str = ""
     top_logprobs: int | None = None  # None: no log probabilities; 0: the chosen token's only
     grammar: Grammar | None = None
+    thought: ThoughtLimit | None = None
     ignore_eos: bool = False
     tools: Sequence[Mapping[str, Any]] = ()  # that the reply may call: its calls are read by them
     continues_text: bool = False  # a space that the reply begins with is part of it

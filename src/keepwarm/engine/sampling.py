@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import numpy as np
 
-from keepwarm.engine.request import Sampling
+from keepwarm.engine.request import Sampling, ThoughtLimit
+from keepwarm.engine.thought import Thought
 from keepwarm.prompt.boundaries import Tokens
 
 if TYPE_CHECKING:  # without grammars their library need not be loaded
@@ -29,13 +30,21 @@ class Draw:
 
     First the bias, the penalties and the processors, then the grammar, which has the last word;
     then temperature, top_k, top_p and min_p, in the order that models' recommended settings are
-    meant for. Where a grammar guides, `accept` must have told the last token before the next
-    is drawn.
+    meant for. `accept` is told every token in turn; where `needs_last`, before the next one is
+    drawn. A thought at its limit is closed by tokens that are given in place of drawn ones.
     """
 
-    def __init__(self, sampling: Sampling, *, prompt: Tokens, guide: Guide | None = None) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        *,
+        prompt: Tokens,
+        guide: Guide | None = None,
+        thought: ThoughtLimit | None = None,
+    ) -> None:
         self._sampling = sampling
         self._guide = guide
+        self._thought = Thought(thought) if thought is not None else None
         self._key = mx.random.key(_folded(sampling.seed))[None]  # (1, 2)
         self._prompt = prompt
         self._memory: _Memory | None = None  # needs the size of the vocabulary
@@ -45,32 +54,40 @@ class Draw:
         self._bias: mx.array | None = None
 
     @property
-    def is_guided(self) -> bool:
-        return self._guide is not None
+    def needs_last(self) -> bool:
+        """Whether the value of the last token must be told before the next is drawn."""
+        return self._guide is not None or (self._thought is not None and self._thought.needs_last)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the argmax of the raw logits is the answer."""
-        return (
-            self._sampling.temperature == 0
-            and not self._is_bound
-            and not self._sampling.processors
-            and not self._sampling.logit_bias
-            and not self._looks_back
-        )
+        return self._sampling.temperature == 0 and self._is_raw
 
     @property
     def is_plain(self) -> bool:
         """Whether it is drawn at random and nothing but the raw logits decides."""
+        return self._sampling.temperature != 0 and self._is_raw
+
+    @property
+    def _is_raw(self) -> bool:
+        """Whether nothing but the raw logits, and chance, decides on the next token."""
         s = self._sampling
-        return bool(s.temperature) and not (
-            self._is_bound or s.processors or s.logit_bias or self._looks_back
+        return not (
+            self._is_bound or self._is_forced or s.processors or s.logit_bias or self._looks_back
         )
+
+    @property
+    def _is_forced(self) -> bool:
+        return self._thought is not None and self._thought.is_forced
 
     def draw(self, logits: mx.array) -> mx.array:
         """The next token (1,) from `logits` (1, vocab). Mutates: remembers it."""
         if self.is_greedy:
             return mx.argmax(logits, axis=-1)
+        if self._thought is not None and self._thought.is_forced:
+            token = mx.array([self._thought.take()], dtype=mx.uint32)
+            self._remember(token, logits.shape[-1])
+            return token
         logits = self._restrained(self._adjusted(logits))
         if self._sampling.temperature:
             token, self._key = _sampled(logits, self._key, [self._sampling])
@@ -80,9 +97,11 @@ class Draw:
         return token
 
     def accept(self, token: int) -> None:
-        """The value of the token drawn last. Mutates; only a guided draw has to know."""
+        """The value of the next token that was drawn. Mutates."""
         if self._guide is not None:
             self._guide.accept(token)
+        if self._thought is not None:
+            self._thought.accept(token)
 
     @property
     def _is_bound(self) -> bool:

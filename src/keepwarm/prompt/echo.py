@@ -93,6 +93,21 @@ class Echo:
         for thought in (QUEBEC, f"\n{QUEBEC}\n", f"{QUEBEC}\n", ""):
             yield f"{start}{thought}{facts.think_end}"
 
+    def thought_lead(self) -> str:
+        """What the template writes between a thought and the tag that closes it; where it writes no
+        thoughts, the line break that most do. Learned once per template."""
+        end_tag = getattr(self._template.tokenizer, "think_end", None)
+        if not end_tag:
+            return ""
+
+        def learn() -> str:
+            said: Message = {"role": "assistant", "content": ALPHA, "reasoning_content": QUEBEC}
+            written = self._template.try_text([_USER, said], add_generation_prompt=False) or ""
+            lead, tag, _ = written.partition(QUEBEC)[2].partition(end_tag)
+            return lead if tag and not lead.strip() else "\n"
+
+        return self._memory.recall(("thought lead", self._key), learn)
+
     def sample_call(self) -> str | None:
         """A call as the template writes it, from its first tag to its last; None where it writes
         none behind content."""

@@ -18,6 +18,7 @@ from keepwarm.prompt.template import Tokenizer
 
 CHANNEL, MESSAGE, END, CALL = "<|channel|>", "<|message|>", "<|end|>", "<|call|>"
 START, CONSTRAIN = "<|start|>", "<|constrain|>"
+THOUGHT = f"{CHANNEL}analysis{MESSAGE}"  # what opens one
 # In front of the names of the client's tools; the model's own (python, browser) have none.
 FUNCTIONS = "functions."
 
@@ -28,7 +29,7 @@ _ENDS: list[tuple[str, str | None]] = [
 MARKUP = Markup(
     {
         "header": [
-            (f"{CHANNEL}analysis{MESSAGE}", "reasoning"),
+            (THOUGHT, "reasoning"),
             (f"{CHANNEL}commentary{MESSAGE}", "normal"),
             (f"{CHANNEL}final{MESSAGE}", "normal"),
             (MESSAGE, "tool"),
@@ -46,7 +47,7 @@ _CHANNEL_NAME = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 def is_harmony(tokenizer: Tokenizer) -> bool:
     """Whether the chat template of `tokenizer` writes Harmony."""
     template = getattr(tokenizer, "chat_template", None)
-    return isinstance(template, str) and f"{CHANNEL}analysis{MESSAGE}" in template
+    return isinstance(template, str) and THOUGHT in template
 
 
 class HarmonyScanner(Scanner):

@@ -30,3 +30,10 @@ def thought_end_tokens(tokenizer: Tokenizer) -> list[int]:
     if harmony.is_harmony(tokenizer):
         return tokenizer.encode(harmony.END, add_special_tokens=False)
     return list(getattr(tokenizer, "think_end_tokens", None) or ())
+
+
+def thought_start_tokens(tokenizer: Tokenizer) -> list[int]:
+    """What opens a thought in a reply; empty where replies have none."""
+    if harmony.is_harmony(tokenizer):
+        return tokenizer.encode(harmony.THOUGHT, add_special_tokens=False)
+    return list(getattr(tokenizer, "think_start_tokens", None) or ())

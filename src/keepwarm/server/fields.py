@@ -174,6 +174,7 @@ Prompts = Annotated[
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1), WHOLE]
+Budget = Annotated[int, Field(ge=0), WHOLE]
 
 
 def _read_limit(value: Any) -> Any:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from keepwarm.config import Config
-from keepwarm.engine.request import Grammar, Request, Sampling
+from keepwarm.engine.request import Grammar, Request, Sampling, ThoughtLimit
+from keepwarm.engine.thought import thought_limit
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.hygiene import Clean, clean
@@ -92,13 +93,28 @@ def plan_chat(service: Service, asked: AskedChat) -> ChatPlan:
     has_tools = bool(chat.tools or asked.later_tools)
     can_call = has_tools and asked.tool_choice.mode != "none"
     reader = engine.tokenizer if can_call else service.text_reader()
-    requests = _Shared(engine, service.config, asked).requests(chat.prompt, grammar)
+    thought = _thought_limit(service, asked, chat)
+    requests = _Shared(engine, service.config, asked, thought).requests(chat.prompt, grammar)
     markup = markup_of(reader, chat.prompt)
     return ChatPlan(
         asked,
         tuple(replace(request, markup=markup) for request in requests),
         chat=chat,
         reader=reader,
+    )
+
+
+def _thought_limit(service: Service, asked: AskedChat, chat: RenderedChat) -> ThoughtLimit | None:
+    """How long the reply may think; None where nothing says so, or the model does not think."""
+    budget = _first(asked.thinking.budget_tokens, service.config.thinking_budget)
+    if budget is None:
+        return None
+    return thought_limit(
+        service.engine.tokenizer,
+        chat.prompt,
+        budget,
+        tools=chat.tools,
+        template_kwargs=chat.template_kwargs,
     )
 
 
@@ -233,6 +249,7 @@ class _Shared:
     engine: Engine
     config: Config
     asked: Asked
+    thought: ThoughtLimit | None = None
 
     def requests(self, prompt: Prompt, grammar: Grammar | None) -> tuple[Request, ...]:
         """One for each choice; they differ in their seed."""
@@ -246,6 +263,7 @@ class _Shared:
                 namespace=asked.namespace,
                 top_logprobs=asked.num_logprobs,
                 grammar=grammar,
+                thought=self.thought,
                 ignore_eos=asked.ignore_eos,
             )
             for choice in range(asked.num_choices)

@@ -20,6 +20,7 @@ from keepwarm.server.asked import SamplingAsked, ThinkingAsked
 from keepwarm.server.fields import (
     INT64,
     WHOLE,
+    Budget,
     Items,
     LogitBias,
     Loose,
@@ -150,6 +151,7 @@ class Reasoning(Loose):
 
     effort: str | None = None
     enabled: bool | None = None
+    max_tokens: Budget | None = None
     exclude: Annotated[Any, Unsupported((False,))] = None
 
 
@@ -157,6 +159,7 @@ class Thinking(Loose):
     """Whether to think, as Anthropic's clients say it."""
 
     type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Budget | None = None
 
 
 class StreamOptions(Loose):
@@ -227,6 +230,8 @@ class Conversation(Loose):
     enable_thinking: bool | None = None
     reasoning: Reasoning | None = None
     thinking: Thinking | None = None
+    thinking_budget: Budget | None = None
+    thinking_token_budget: Budget | None = None  # as vLLM calls it
 
     def plain_messages(self) -> list[dict[str, Any]]:
         return [message.model_dump(exclude_unset=True) for message in self.messages or ()]
@@ -243,7 +248,17 @@ class Conversation(Loose):
             is_on = self.thinking.type == "enabled"
         if is_on is None:
             is_on = reasoning.enabled
-        return ThinkingAsked(is_on=is_on, effort=self.reasoning_effort or reasoning.effort)
+        budgets = (
+            self.thinking_budget,
+            self.thinking_token_budget,
+            self.thinking.budget_tokens if self.thinking is not None else None,
+            reasoning.max_tokens,
+        )
+        return ThinkingAsked(
+            is_on=is_on,
+            effort=self.reasoning_effort or reasoning.effort,
+            budget_tokens=next((budget for budget in budgets if budget is not None), None),
+        )
 
 
 class ChatRequest(Conversation, Common):

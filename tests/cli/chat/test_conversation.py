@@ -123,6 +123,15 @@ def test_system_prompt_that_the_template_refuses_is_part_of_the_question(
     assert conversation.with_system([])[0] == {"role": "system", "content": "Be brief."}
 
 
+def test_thought_without_end_is_closed_at_the_budget(engine: Engine) -> None:
+    turn = finished(Conversation(engine, max_tokens=24, thinking_budget=8).ask("Hello"))
+    assert turn.reply.reasoning
+    assert turn.reply.content
+    tags = engine.tokenizer.think_end_tokens
+    assert turn.result is not None
+    assert turn.result.tokens.index(tags[0]) == 8
+
+
 def test_undo_takes_a_question_and_its_answer_back(conversation: Conversation) -> None:
     finished(conversation.ask("One."))
     before = list(conversation.messages)

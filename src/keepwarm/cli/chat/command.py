@@ -120,6 +120,7 @@ def _conversation(
         system=system,
         template_kwargs=config.template_kwargs() | wanted,
         hygiene_off=config.hygiene_off,
+        thinking_budget=config.thinking_budget,
     )
 
 

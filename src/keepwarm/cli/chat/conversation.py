@@ -12,6 +12,7 @@ import numpy as np
 
 from keepwarm.engine.engine import Engine
 from keepwarm.engine.request import Request, Sampling
+from keepwarm.engine.thought import thought_limit
 from keepwarm.errors import BadInput
 from keepwarm.events import Delta, Done, Event, Failed, Reading, Result
 from keepwarm.prompt.follow_up import follow_up
@@ -50,6 +51,7 @@ class Conversation:
     system: str | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     hygiene_off: tuple[str, ...] = ()
+    thinking_budget: int | None = None
     messages: list[Message] = field(default_factory=list)  # without the system prompt
     totals: Totals = field(default_factory=Totals)
 
@@ -118,7 +120,10 @@ class Turn:
             engine.tokenizer, conversation.as_rendered(messages), template_kwargs=kwargs
         )
         self._splitter = Splitter(conversation._reader, prompt=prompt, template_kwargs=kwargs)
-        request = Request(prompt, conversation.max_tokens, conversation.sampling)
+        budget, thought = conversation.thinking_budget, None
+        if budget is not None:
+            thought = thought_limit(engine.tokenizer, prompt, budget, template_kwargs=kwargs)
+        request = Request(prompt, conversation.max_tokens, conversation.sampling, thought=thought)
         self._ticket = engine.submit(request, self._events.put)
 
     @property
