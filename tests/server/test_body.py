@@ -45,6 +45,22 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
     json.dumps(refusal.value.body(), ensure_ascii=False).encode()
 
 
+@pytest.mark.parametrize("item", [b"[]", b"1", b'{"text":"a"}'])
+def test_body_of_too_many_values_is_refused_unparsed(
+    item: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keepwarm.server.body.from_json", None)
+    with pytest.raises(ApiError, match="more than 1000 values") as refusal:
+        parse_json(b'{"x":[' + item + (b"," + item) * 1000 + b"]}", max_values=1000)
+    assert (refusal.value.status_code, refusal.value.code) == (413, "body_too_large")
+
+
+def test_mark_of_the_byte_order_is_left_out() -> None:
+    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    with pytest.raises(ApiError):
+        parse_json('{"a": 1}'.encode("utf-16"))
+
+
 def test_depth_up_to_the_limit_is_read() -> None:
     assert parse_json(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH) is not None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPResponse
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from keepwarm.server.body import _read
 from tests.server.serving import WEATHER, Served, error_of, served
 
 USER = {"role": "user", "content": "Hi"}
@@ -132,6 +134,49 @@ def test_refused_with_the_field_named(
     response = server.post(path, {**usual, "max_tokens": 4, "stream": streams, **fields})
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
+
+
+BULKY: dict[str, tuple[str, bytes]] = {
+    "lists": (CHAT, b'{"x":[' + b"[]," * 250_000 + b"[]]}"),
+    "numbers": (CHAT, b'{"x":[' + b"1," * 450_000 + b"1]}"),
+    "tokens": (TEXT, b'{"prompt":[' + b"5," * 450_000 + b"5]}"),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), BULKY.values(), ids=BULKY.keys())
+def test_body_that_would_stall_everyone_is_refused_unparsed(path: str, body: bytes) -> None:
+    with served(max_body_bytes=10**7, context_len=1000) as wide:
+        kind = {"Content-Type": "application/json"}
+        answer = wide.http.post(path, content=body, headers=kind)
+        assert answer.status_code == 413
+        assert "values" in error_of(answer)["message"]
+
+
+def test_conversation_of_too_many_parts_is_refused(server: Served) -> None:
+    parts = [{"text": "a"}] * 20_001
+    answer = server.post(CHAT, {"messages": [{"role": "user", "content": parts}]})
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == "messages[0].content"
+
+
+def test_large_body_is_read_off_the_event_loop(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def read(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return _read(*given)
+
+    monkeypatch.setattr("keepwarm.server.body._read", read)
+    message = {"role": "user", "content": "word " * 20_000}
+    wrong = server.post(CHAT, {"messages": [message], "top_p": 2})
+    assert wrong.status_code == 400
+    assert error_of(wrong)["param"] == "top_p"
+    counted = server.post("/tokenize", {"messages": [message]})
+    assert counted.json()["count"] > 20_000
+    assert len(threads) == 2
+    assert all("AnyIO" in name for name in threads)
 
 
 SERVED: dict[str, dict[str, Any]] = {

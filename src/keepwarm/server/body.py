@@ -1,33 +1,46 @@
 """Bodies of requests: how large, how deep and what JSON they may be, and which field of them a
-validation error is about. Event loop; large bodies are parsed in a worker thread."""
+validation error is about. Event loop; large bodies are read in a worker thread.
+
+Nothing lets go of the interpreter while it parses JSON or validates it, so that all streams wait
+for one body. How much a body holds is therefore counted before any object is made of it.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 from asyncio import timeout
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, NoReturn
+from codecs import BOM_UTF8
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
 
 from anyio import to_thread
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
 from keepwarm.server.errors import ApiError, as_written, refused
+from keepwarm.server.structure import Structure
 
 # Deep enough for any schema; Python's own recursion ends at about ten times that.
 MAX_DEPTH = 100
 # A body that does not come would hold a connection for ever.
 READ_S = 60.0
-# Parsing more than this would hold up the streams that share the event loop.
-_LARGE_BYTES = 1 << 18
+# Reading more than this would hold up the streams that share the event loop.
+_LARGE_BYTES = 1 << 16
+# Values that a body may hold beside a prompt of tokens.
+_NUM_VALUES = 200_000
+_LONG_CONTEXT = 1 << 18  # tokens, where the model's is not known
 _NAME_LEN = 80
 
 
 class BodyRequest(Request):
-    """A request whose body is JSON and within the limit."""
+    """A request whose body is JSON and within the limits; `model` is what it is to be read as."""
+
+    model: type[BaseModel] | None = None
 
     async def body(self) -> bytes:
         """Raises ApiError before more than the limit was read."""
@@ -55,10 +68,16 @@ class BodyRequest(Request):
         return b"".join(chunks)
 
     async def json(self) -> Any:
-        body = await self.body()
+        """The value; of a large body already as the model, which FastAPI then takes as it is."""
+        body, limit = await self.body(), self._max_values
         if len(body) < _LARGE_BYTES:
-            return parse_json(body)
-        return await to_thread.run_sync(parse_json, body)
+            return parse_json(body, max_values=limit)
+        return await to_thread.run_sync(partial(_read, body, self.model, limit))
+
+    @property
+    def _max_values(self) -> int:
+        context_len = self.app.state.service.engine.context_len or _LONG_CONTEXT
+        return _NUM_VALUES + 2 * int(context_len)
 
     def _check_is_json(self) -> None:
         """A page in a browser may send text to another server unasked, but not JSON."""
@@ -79,23 +98,43 @@ class BodyRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        model = self.body_field.field_info.annotation if self.body_field is not None else None
 
         async def limited(request: Request) -> Response:
-            return await handle(BodyRequest(request.scope, request.receive))
+            asked = BodyRequest(request.scope, request.receive)
+            if isinstance(model, type) and issubclass(model, BaseModel):
+                asked.model = model
+            return await handle(asked)
 
         return limited
 
 
-def parse_json(body: bytes) -> Any:
-    """Raises ApiError for what is no JSON: also for NaN, which Python would read, for numbers
-    that no float holds, and for what nests too deep or holds half of a character."""
+def _read(body: bytes, model: type[BaseModel] | None, max_values: int) -> Any:
+    """Raises ApiError, which FastAPI lets pass."""
+    value = parse_json(body, max_values=max_values)
+    if model is None:
+        return value
     try:
-        value = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
-    except RecursionError as error:
-        raise _too_deep() from error
-    except ValueError as error:  # also UnicodeDecodeError and integers of thousands of digits
+        return model.model_validate(value)
+    except ValidationError as error:
+        found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors()]
+        raise first_error(RequestValidationError(found, body=value)) from error
+
+
+def parse_json(body: bytes, *, max_values: int = _NUM_VALUES + 2 * _LONG_CONTEXT) -> Any:
+    """Raises ApiError for what holds too much, and for what is no JSON: also for NaN, for numbers
+    that no float holds, and for half of a character, which no answer could quote."""
+    structure = Structure()
+    if structure.exceeds(body, max_values=max_values, max_depth=MAX_DEPTH):
+        if structure.max_depth > MAX_DEPTH:
+            raise refused(f"the body nests deeper than {MAX_DEPTH} levels", code="invalid_json")
+        words = f"the body holds more than {max_values} values"
+        raise ApiError(413, words, code="body_too_large")
+    try:
+        value = from_json(body.removeprefix(BOM_UTF8), allow_inf_nan=False)
+    except ValueError as error:
         raise refused(f"the body is not valid JSON: {error}", code="invalid_json") from error
-    _check_parts(value)
+    _check_finite(value)
     return value
 
 
@@ -136,47 +175,18 @@ def _words(item: Mapping[str, Any]) -> str:
     return words.replace("Input should be", "must be", 1)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number in JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:_NAME_LEN]} is too large")
-    return value
-
-
-def _check_parts(value: Any) -> None:
+def _check_finite(value: Any) -> None:
+    """JSON can write numbers that no float holds. Raises ApiError."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        _check_characters(level)
+    while level:
+        if any(isinstance(item, float) and math.isinf(item) for item in level):
+            raise refused("the body holds a number that is too large", code="invalid_json")
         containers = [item for item in level if isinstance(item, dict | list)]
-        if not containers:
-            return
         level = [
             item
             for container in containers
-            for item in (
-                (*container, *container.values()) if isinstance(container, dict) else container
-            )
+            for item in (container.values() if isinstance(container, dict) else container)
         ]
-    raise _too_deep()
-
-
-def _check_characters(values: Iterable[Any]) -> None:
-    """JSON can write half of a character, and then no answer could quote it."""
-    try:
-        for value in values:
-            if isinstance(value, str) and not value.isascii():
-                value.encode()
-    except UnicodeEncodeError as error:
-        words = "the body holds half of a character (a lone surrogate)"
-        raise refused(words, code="invalid_json") from error
-
-
-def _too_deep() -> ApiError:
-    return refused(f"the body nests deeper than {MAX_DEPTH} levels", code="invalid_json")
 
 
 def _too_slow() -> ApiError:

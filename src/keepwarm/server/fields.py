@@ -73,8 +73,9 @@ class _AtFirst(FailFast):
     __hash__ = object.__hash__
 
 
-# A list of a million wrong items would otherwise be a million errors.
-Items = Annotated[list[T], _AtFirst()]
+# More than any conversation has. A list of many wrong items would otherwise be as many errors.
+MAX_ITEMS = 20_000
+Items = Annotated[list[T], Field(max_length=MAX_ITEMS), _AtFirst()]
 
 
 def _read_stop(value: Any) -> Any:
