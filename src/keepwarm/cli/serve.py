@@ -30,9 +30,9 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
         usage="keepwarm serve [MODEL] [options]",
-        help="serve a model over HTTP, with OpenAI's API",
-        description="Serve a model over HTTP, with OpenAI's API. Without a name that is sprout, a small"
-        " built-in model; nothing is downloaded.",
+        help="serve a model over HTTP, with OpenAI's and Anthropic's APIs",
+        description="Serve a model over HTTP, with OpenAI's and Anthropic's APIs. Without a name that is"
+        " sprout, a small built-in model; nothing is downloaded.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
