@@ -69,7 +69,7 @@ soak: $(DEV) ## Let 32 clients ask at once for 20 minutes (KEEPWARM_SOAK_S=60 fo
 crash: $(DEV) ## Kill, cut the power and flip bits of the disk cache by the hundred; 15 minutes
 	$(PYTEST) $(PARALLEL) -m crash $(ARGS)
 
-clients: $(DEV) ## Install Claude Code from npm into .clients and drive it against a server; needs npm
+clients: $(DEV) ## Install Claude Code and Codex from npm into .clients and drive them against a server; needs npm
 	mkdir -p .clients && cp tests/clients/package.json .clients/
 	cd .clients && npm install --no-fund --no-audit --ignore-scripts --loglevel=error
 	$(PYTEST) -m clients $(ARGS) tests/clients

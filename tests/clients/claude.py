@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keepwarm.launch import claude
+from keepwarm.launch.endpoint import Endpoint
 
 FOLDER = Path(__file__).parents[2] / ".clients"
 
@@ -28,7 +29,7 @@ class Session:
 
     home: Path
     project: Path
-    server: claude.Endpoint
+    server: Endpoint
     mcp: dict[str, Any] = field(default_factory=dict)
 
     def run(self, words: str, *more: str, **env: str) -> Ran:

@@ -4,7 +4,6 @@ context, the chat template of a real model and its call syntax."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -57,10 +56,10 @@ class Exchanged:
     @property
     def keepwarm(self) -> dict[str, Any]:
         """What the answer said of the cache."""
-        found: list[dict[str, Any]] = [
-            json.loads(text) for text in re.findall(rb'"keepwarm": (\{.*?\}\})', self.told)
-        ]
-        return found[-1]
+        text = self.told.decode()
+        at = text.rindex('"keepwarm": {') + len('"keepwarm": ')
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(text[at:])[0]
+        return found
 
 
 @dataclass
@@ -81,7 +80,11 @@ class Rig:
     @property
     def turns(self) -> list[Exchanged]:
         """The requests that a model answered."""
-        return [e for e in self.exchanges if e.path.endswith("/messages") and e.status == 200]
+        return [
+            e
+            for e in self.exchanges
+            if e.path.endswith(("/messages", "/responses")) and e.status == 200
+        ]
 
 
 @contextmanager

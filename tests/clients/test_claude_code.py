@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keepwarm.launch.claude import Endpoint
+from keepwarm.launch.endpoint import Endpoint
 from keepwarm.prompt.boundaries import BoundaryKind, shared_len
 from tests.clients import claude
 from tests.clients.claude import Ran, Session

@@ -8,7 +8,7 @@ import pytest
 
 from keepwarm.errors import BadInput
 from keepwarm.launch import claude
-from keepwarm.launch.claude import Endpoint
+from keepwarm.launch.endpoint import Endpoint
 from keepwarm.launch.server import Tally
 
 SERVER = Endpoint("http://127.0.0.1:8080", "org/model", 131_072, "KEY")

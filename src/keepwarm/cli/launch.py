@@ -16,10 +16,11 @@ from typing import Any
 from keepwarm.cli.flags import add_flags, config_of, given_flags
 from keepwarm.config import Config
 from keepwarm.errors import BadInput
-from keepwarm.launch import claude
+from keepwarm.launch import claude, codex
+from keepwarm.launch.endpoint import Endpoint
 from keepwarm.launch.server import Running, Started
 
-CLIENTS = {"claude": claude}
+CLIENTS: dict[str, Any] = {"claude": claude, "codex": codex}
 
 _EXAMPLES = """\
 examples:
@@ -28,6 +29,7 @@ examples:
   keepwarm launch claude --url http://studio:8080 --api-key KEY
   keepwarm launch claude ./my-model -- --continue
   keepwarm launch claude --print                # what to set, for a shell
+  keepwarm launch codex mlx-community/gpt-oss-20b-MXFP4-Q8 -- exec "fix the tests"
 
 Arguments after -- go to the client. A server that runs already is used and left running; one that
 is started here, with the flags of keepwarm serve, is stopped when the client ends. Nothing of the
@@ -40,13 +42,15 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "launch",
         usage="keepwarm launch CLIENT [MODEL] [options] [-- ARGUMENTS OF THE CLIENT]",
-        help="start a coding agent (claude: Claude Code) with a server of keepwarm",
+        help="start a coding agent (claude, codex) with a server of keepwarm",
         description="Start a coding agent that uses a server of keepwarm: the one that runs at --host and"
         " --port, the one at --url, or one that is started for it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("client", choices=[*CLIENTS], help="claude is Claude Code")
+    parser.add_argument(
+        "client", choices=[*CLIENTS], help="claude is Claude Code, codex is OpenAI's Codex"
+    )
     parser.add_argument("--url", metavar="URL", help="a server that runs, here or elsewhere")
     parser.add_argument(
         "--print", action="store_true", dest="prints", help="show what would be set, start nothing"
@@ -63,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"{client.COMMAND} is not installed, or not on PATH: {client.INSTALL}")
     with _server(args, config) as server:
         model, context_len = server.model()
-        endpoint = claude.Endpoint(server.url, model, context_len, server.api_key)
+        endpoint = Endpoint(server.url, model, context_len, server.api_key)
         client.check(endpoint)
         command = client.command(endpoint, program or client.COMMAND, args.behind)
         if args.prints:

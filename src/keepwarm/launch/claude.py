@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from keepwarm.errors import BadInput
+from keepwarm.launch.endpoint import Endpoint
 
 COMMAND = "claude"
 INSTALL = "npm install -g @anthropic-ai/claude-code"
@@ -29,16 +29,6 @@ _FOREIGN = (
     "CLAUDE_CODE_USE_VERTEX",
     "CLAUDE_CODE_USE_FOUNDRY",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A server that is ready."""
-
-    url: str
-    model: str
-    context_len: int | None
-    api_key: str | None = None
 
 
 def check(server: Endpoint) -> None:

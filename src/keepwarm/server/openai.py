@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
+from keepwarm.launch.catalogue import card
 from keepwarm.server import replies
 from keepwarm.server.body import BodyRoute
 from keepwarm.server.errors import ApiError
@@ -61,9 +62,10 @@ async def completions(request: Request, asked: CompletionRequest) -> Response:
 )
 async def models(request: Request) -> Response:
     """The model that answers, whatever name a request gives."""
-    card = _card(_service(request))
-    page = {"has_more": False, "first_id": card["id"], "last_id": card["id"]}
-    return JSONResponse({"object": "list", "data": [card], **page})
+    about = _card(_service(request))
+    page = {"has_more": False, "first_id": about["id"], "last_id": about["id"]}
+    codex = [card(about["id"], about["max_model_len"])]
+    return JSONResponse({"object": "list", "data": [about], **page, "models": codex})
 
 
 @router.get(

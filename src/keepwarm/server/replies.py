@@ -148,6 +148,7 @@ class ModelList(BaseModel):
     has_more: bool
     first_id: str
     last_id: str
+    models: list[dict[str, Any]]  # the same in the form of Codex's catalogue
 
 
 class Root(BaseModel):
