@@ -35,7 +35,7 @@ def test_a_story_depends_on_its_seed_alone_and_has_every_kind_of_request() -> No
     [
         ("qwen3-small", False, 0.0),
         ("gpt_oss-small", False, 0.02),
-        ("qwen3_5-small", False, 0.03),
+        ("qwen3_5-small", False, 0.02),
         ("qwen3_5-small", True, 0.1),
     ],
 )

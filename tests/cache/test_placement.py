@@ -133,10 +133,42 @@ def test_default_mode_also_stops_before_the_generation_prompt_and_where_others_m
     found = {stop.position: stop.kind for stop in placement.stops(prompt, start, parted_at)}
     expected = {stop.position for stop in placement.exact_stops(prompt, start)}
     expected |= {tail} if start < tail < len(prompt) else set()
-    more = {parted_at} if parted_at is not None else set()
-    more |= {b.position for b in prompt.boundaries if b.kind is BoundaryKind.PARAGRAPH}
-    expected |= {p for p in more if placement.min_span <= p - start and p < len(prompt)}
+    if parted_at is not None and placement.min_span <= parted_at - start < len(prompt) - start:
+        expected.add(parted_at)
+    for mark in prompt.boundaries:
+        is_far = mark.position - start >= max(1, placement.min_span // 4)
+        if mark.kind is BoundaryKind.PARAGRAPH and mark.position < len(prompt) and is_far:
+            expected.add(mark.position)
+    for position in questions(prompt):
+        before = max([start, *(at for at in expected if at <= position)])
+        if position - before >= max(1, placement.min_span // 8):
+            expected.add(position)
     assert set(found) == expected
+
+
+def questions(prompt: Prompt) -> list[int]:
+    """Where the user's last two messages begin."""
+    ends, found = prompt.ends, []
+    for i in range(1, len(ends)):
+        if ends[i].kind is BoundaryKind.USER and ends[i - 1].position < ends[i].position:
+            found.append(ends[i - 1].position)
+    return found[-2:]
+
+
+def test_a_question_begins_where_it_may_be_edited() -> None:
+    user, message = BoundaryKind.USER, BoundaryKind.MESSAGE
+    marks = [(100, user), (300, message), (340, user), (500, message), (520, message), (600, user)]
+    prompt = Prompt([1] * 610, [Boundary(*mark) for mark in marks])
+    assert [stop.position for stop in Placement().stops(prompt, 100)] == [300, 520, 600, 610]
+    assert [stop.position for stop in Placement().stops(prompt, 520)] == [600, 610]
+    assert Placement().schedule(prompt) == [Stop(520, StopKind.MESSAGE)]
+
+
+def test_a_short_text_before_a_question_gets_a_stop() -> None:
+    """Other questions about it read nothing else."""
+    marks = [(10, BoundaryKind.SYSTEM), (430, BoundaryKind.PARAGRAPH), (460, BoundaryKind.USER)]
+    prompt = Prompt([1] * 470, [Boundary(*mark) for mark in marks])
+    assert 430 in [stop.position for stop in Placement().stops(prompt, 0)]
 
 
 def test_turn_of_a_few_words_is_read_in_one_pass() -> None:

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,6 +28,12 @@ EXACT_KEY_WIDTH = 8
 
 # The most tokens of a turn that is read in one pass, with a state that goes on from before it.
 SHORT_TURN = 64
+
+# Of min_span, the part from which on a stop is worth a pass: before a question, and behind a text
+# that other questions may follow.
+_SHORT, _TEXT = 8, 4
+# So many of the user's last messages are likely to be edited.
+_NUM_QUESTIONS = 2
 
 # Boundaries at which prefill always stops, however short the span before them.
 _ALWAYS = (BoundaryKind.SYSTEM, BoundaryKind.MARK)
@@ -153,7 +160,8 @@ class Placement:
         start there (with `passes_tail` it does not stop behind up to `longest_end` tokens: layers
         still have what they had a few tokens ago; nor behind a few words, where `is_read_ahead`
         says that they will be read again while nobody waits); behind a long text that the last
-        words of a message may be about, for there may be others; and at `parted_at`, where a stored
+        words of a message may be about, for there may be others; before the user's last two
+        messages, which are edited more often than any other; and at `parted_at`, where a stored
         prompt went another way: a third one may come.
         """
         end, tail = len(prompt), self.tail(prompt)
@@ -161,15 +169,19 @@ class Placement:
         is_short = start > 0 and end - start <= min(SHORT_TURN, self.min_span // 8)
         if start < tail and (passes_tail or not (is_short and is_read_ahead)):
             found.setdefault(tail, Stop(tail, _tail_kind(prompt, tail)))
-        more = [(parted_at, StopKind.BRANCH)] if parted_at is not None else []
+        more = [(parted_at, StopKind.BRANCH, self.min_span)] if parted_at is not None else []
         more += [
-            (mark.position, StopKind.PARAGRAPH)
+            (mark.position, StopKind.PARAGRAPH, max(1, self.min_span // _TEXT))
             for mark in prompt.boundaries
             if mark.kind is BoundaryKind.PARAGRAPH
         ]
-        for position, kind in more:
-            if self._is_worth_a_stop(position, start, end):
+        for position, kind, distance in more:
+            if distance <= position - start and position < end:
                 found.setdefault(position, Stop(position, kind))
+        for position in _questions(prompt):
+            before = max((at for at in found if at <= position), default=start)
+            if position - max(start, before) >= max(1, self.min_span // _SHORT):
+                found.setdefault(position, Stop(position, StopKind.MESSAGE))
         return self._with_end(found, prompt, start, longest_end if passes_tail else 0)
 
     def row_stops(self, prompt: Prompt, start: int, *, longest_end: int = SHORT_TURN) -> list[Stop]:
@@ -220,9 +232,6 @@ class Placement:
         stops = self.schedule(prompt) if exact else []
         return stops[-1].position if stops else self.tail(prompt)
 
-    def _is_worth_a_stop(self, position: int, start: int, end: int) -> bool:
-        return position - start >= self.min_span and position < end
-
     def superfluous(self, checkpoints: Sequence[Stop]) -> list[Stop]:
         """Which of the checkpoints on one path (in rising order) to drop: never one of the last
         `keep_recent`.
@@ -231,18 +240,19 @@ class Placement:
         a prompt that parts d tokens before the deepest checkpoint T finds one at c with
         T - c <= d / (1 - thinning), or one that lies within min_span of where it parted. The end of
         the user's last message stays: the next one goes on from there, however long the tool loop
-        was, where the template strips the thoughts of the loop.
+        was, where the template strips the thoughts of the loop. So do the places where the user's
+        last messages begin.
         """
         if not self.thinning or len(checkpoints) <= self.keep_recent:
             return []
         tip = checkpoints[-1].position
-        users = newest_users(checkpoints)
+        spared = _about_questions(checkpoints)
         num_old = len(checkpoints) - max(1, self.keep_recent)
         kept, dropped = checkpoints[num_old].position, []
         for i in range(num_old - 1, -1, -1):
             before = checkpoints[i - 1].position if i else 0
             gap = kept - before
-            may_go = checkpoints[i].kind not in LASTING and checkpoints[i] is not users
+            may_go = checkpoints[i].kind not in LASTING and checkpoints[i] not in spared
             if may_go and gap <= max(self.min_span, self.thinning * (tip - before)):
                 dropped.append(checkpoints[i])
             else:
@@ -291,6 +301,32 @@ class Placement:
 def newest_users(checkpoints: Sequence[Stop]) -> Stop | None:
     """Of the checkpoints on one path the deepest one where the user has spoken."""
     return next((stop for stop in reversed(checkpoints) if stop.kind is StopKind.USER), None)
+
+
+def _about_questions(checkpoints: Sequence[Stop]) -> set[Stop]:
+    """Of the checkpoints on one path those where the user's last messages begin and end, and those
+    within them."""
+    users = [i for i, stop in enumerate(checkpoints) if stop.kind is StopKind.USER]
+    users = users[-_NUM_QUESTIONS:]
+    found = {checkpoints[i] for i in users}
+    for i in users:
+        begins = i - 1
+        while begins > 0 and checkpoints[begins].kind is StopKind.PARAGRAPH:
+            found.add(checkpoints[begins])
+            begins -= 1
+        found.add(checkpoints[max(0, begins)])
+    return found
+
+
+def _questions(prompt: Prompt) -> list[int]:
+    """Where the user's last messages begin, as far as a message ends there; rising."""
+    ends = prompt.ends
+    places = [
+        before.position
+        for before, end in pairwise(ends)
+        if end.kind is BoundaryKind.USER and before.position < end.position
+    ]
+    return places[-_NUM_QUESTIONS:]
 
 
 def _tail_kind(prompt: Prompt, tail: int) -> StopKind:

@@ -61,13 +61,13 @@ class Thinning:
 
     def _on_growing(self, path: list[Node]) -> list[Node]:
         marked = _marked(path)
-        return [marked[stop.position] for stop in self._placement.superfluous(_stops(marked))]
+        return _droppable(marked, self._placement.superfluous(_stops(marked)))
 
     def _on_resting(self, tip: Node) -> list[Node]:
         path = tip.path()
         marked = _marked(path)
         found = self._placement.superfluous_at_rest(_stops(marked), self._spacing(path))
-        return [marked[stop.position] for stop in found]
+        return _droppable(marked, found)
 
     def _spacing(self, path: list[Node]) -> int:
         """Of how many tokens the rows weigh as much as a snapshot. Without any rows there is
@@ -86,7 +86,19 @@ def _marked(path: list[Node]) -> dict[int, Node]:
 
 
 def _stops(marked: dict[int, Node]) -> list[Stop]:
-    return [Stop(position, _standing(node)) for position, node in marked.items()]
+    return [Stop(position, _kind_of(node)) for position, node in marked.items()]
+
+
+def _kind_of(node: Node) -> StopKind:
+    assert node.checkpoint is not None
+    is_users = node.checkpoint.kind is StopKind.USER
+    return StopKind.USER if is_users else _standing(node)
+
+
+def _droppable(marked: dict[int, Node], stops: list[Stop]) -> list[Node]:
+    """Those of `stops` that nobody else hangs on: the user's messages are told by their kind alone."""
+    nodes = [marked[stop.position] for stop in stops]
+    return [node for node in nodes if _standing(node) not in LASTING]
 
 
 def _standing(node: Node) -> StopKind:
