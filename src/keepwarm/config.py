@@ -18,7 +18,7 @@ from typing import Any
 
 from keepwarm.cache.policy import POLICIES
 from keepwarm.engine.request import DecodeMode, EngineSettings, IdlePrefill, Sampling
-from keepwarm.errors import BadInput
+from keepwarm.errors import BadInput, cause_of
 from keepwarm.model.names import BUILT_IN, DTYPES, KERNELS
 from keepwarm.prompt.hygiene import RULE_NAMES
 
@@ -456,7 +456,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {file}: {error}") from error
+        raise BadInput(f"--config: cannot read {file}: {cause_of(error)}") from error
     content = {key.replace("_", "-"): value for key, value in content.items()}
     unknown = content.keys() - {setting.name for _, setting in settings()}
     if unknown:
@@ -478,7 +478,7 @@ def _keys_in(file: str | None) -> list[str]:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise BadInput(f"--api-key-file: cannot read the keys: {error}") from error
+        raise BadInput(f"--api-key-file: cannot read {file}: {cause_of(error)}") from error
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not keys:
         # An empty file would otherwise open the server to all.

@@ -14,6 +14,11 @@ A `CacheFault` never reaches a user's request: the store turns it into a miss wi
 """
 
 
+def cause_of(error: Exception) -> str:
+    """Why a file could not be used, without the numbers that Python puts around it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 class KeepwarmError(Exception):
     """The base of everything keepwarm raises on purpose."""
 

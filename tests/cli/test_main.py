@@ -23,7 +23,7 @@ def test_unknown_flag_is_told_with_the_usage_of_its_command(
         main(["serve", "--prot", "9"])
     told = capsys.readouterr().err
     assert "usage: keepwarm serve" in told
-    assert "--prot" in told
+    assert "--prot (did you mean --port?)" in told
 
 
 def test_it_runs_as_a_module_too() -> None:

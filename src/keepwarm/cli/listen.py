@@ -11,6 +11,10 @@ from keepwarm.errors import BadInput
 BACKLOG = 2048
 
 
+def _cause(error: OSError) -> str:
+    return str(error.strerror or error).partition(" (while attempting")[0]  # which Python adds
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Raises BadInput where that cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -23,5 +27,5 @@ def listen(host: str, port: int) -> socket.socket:
                 f"{where} is in use by another program; choose another --port, or 0 for any free one"
             ) from error
         raise BadInput(
-            f"cannot listen on {where}: {error.strerror or error}; check --host and --port"
+            f"cannot listen on {where}: {_cause(error)}; check --host and --port"
         ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -44,6 +45,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _meant(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """The flag that was probably meant."""
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    near = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = make_parser()
@@ -58,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.behind and args.command != "launch":
         unknown = ["--", *args.behind]
     if unknown:  # told by the command itself, whose usage helps
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.parser.error(
+            f"unrecognized arguments: {' '.join(unknown)}{_meant(args.parser, unknown)}"
+        )
     if find_spec("mlx") is None:
         print(_NO_MLX, file=sys.stderr)
         return 1

@@ -17,7 +17,7 @@ from mlx_lm.utils import _get_classes
 from transformers import PretrainedConfig
 
 from keepwarm.engine.request import Sampling
-from keepwarm.errors import BadInput
+from keepwarm.errors import BadInput, cause_of
 from keepwarm.machine import free_bytes
 from keepwarm.model import hub, speedups
 from keepwarm.model.defaults import FILE, give_sampling, read_sampling
@@ -214,7 +214,7 @@ def _read_template(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read the chat template: {error}") from error
+        raise BadInput(f"--chat-template: cannot read {file}: {cause_of(error)}") from error
 
 
 def _why(error: Exception) -> str:
