@@ -12,6 +12,7 @@ from keepwarm import Grammar, Placement, PrefixCache, Sampling, Session
 from keepwarm.cache.explain import Reason
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.events import Delta, Done, Reading
+from tests.server.serving import WEATHER, load
 
 from .architectures.zoo import ARCHITECTURES, Architecture
 from .prompt.tokenizers_for_tests import own
@@ -228,6 +229,13 @@ def test_thoughts_and_content_are_told_apart() -> None:
     thought = "".join(e.text for e in deltas if e.kind == "thought")
     content = "".join(e.text for e in deltas if e.kind == "content")
     assert thought + "</think>" + content == result.text
+
+
+def test_required_call_is_made_and_parsed() -> None:
+    session = Session(*load("qwen3_5"), tools=[WEATHER])
+    reply = session.chat("Is it raining?", max_tokens=60, tool_choice="required").result.reply
+    assert {call.name for call in reply.tool_calls} == {"get_weather"}
+    assert reply.tool_calls[0].arguments in ('{"city": "Oslo"}', '{"city": "Paris"}')
 
 
 def test_kv_bits_make_a_cache_of_quantized_rows() -> None:

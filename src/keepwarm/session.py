@@ -91,6 +91,7 @@ class Session:
         grammar: Grammar | None = None,
         top_logprobs: int | None = None,
         thinking_budget: int | None = None,
+        tool_choice: str = "auto",
     ) -> Stream[ChatResult]:
         """Say something and stream the reply; both join `messages` once the reply is complete.
 
@@ -101,12 +102,15 @@ class Session:
         chat template cannot write is brought into a form that it can (see `prompt.hygiene`).
         Stop texts bind in the content, and the grammar behind the thought. With `top_logprobs`
         each piece has the log probability of its token, and those of so many likelier ones. A
-        thought of `thinking_budget` tokens is closed.
+        thought of `thinking_budget` tokens is closed. Calls of the session's tools are bound to
+        their schemas; `tool_choice` is "auto", "required", "none" or the name of one.
         Raises RenderError when the template refuses the conversation even so.
         """
         said = _as_messages(message)
         ours = self._clean([*self.messages, *said])
-        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs, thinking_budget)
+        options = _Options(
+            max_tokens, sampling, stop, grammar, top_logprobs, thinking_budget, tool_choice
+        )
         request = self._request(self._render(ours), options)
         return Turn(self, request, said=said, hygiene=ours.acted).stream()
 
@@ -119,6 +123,7 @@ class Session:
         grammar: Grammar | None = None,
         top_logprobs: int | None = None,
         thinking_budget: int | None = None,
+        tool_choice: str = "auto",
     ) -> Stream[ChatResult]:
         """Have the last reply again: it takes the place of the one before once it is complete.
         Raises BadInput when there is nothing to reply to."""
@@ -127,7 +132,9 @@ class Session:
         if not asked:
             raise BadInput("there is nothing to reply to: the conversation is empty")
         ours = self._clean(asked)
-        options = _Options(max_tokens, sampling, stop, grammar, top_logprobs, thinking_budget)
+        options = _Options(
+            max_tokens, sampling, stop, grammar, top_logprobs, thinking_budget, tool_choice
+        )
         request = self._request(self._render(ours), options)
         turn = Turn(self, request, said=[], hygiene=ours.acted, num_replaced=int(is_replied))
         return turn.stream()
@@ -177,6 +184,7 @@ class Session:
             top_logprobs=options.top_logprobs,
             namespace=self.namespace,
             tools=self.tools or (),
+            tool_choice=options.tool_choice,
         )
 
     def _clean(self, messages: list[Message]) -> Clean:
@@ -214,6 +222,7 @@ class _Options:
     grammar: Grammar | None
     top_logprobs: int | None
     thinking_budget: int | None = None
+    tool_choice: str = "auto"
 
 
 def _as_messages(message: str | Message | Sequence[Message]) -> list[Message]:

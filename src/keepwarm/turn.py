@@ -38,7 +38,7 @@ class Turn:
         """`said` joins the history with the reply, in the place of the last `num_replaced`
         messages; None for a request outside of it."""
         self._session = session
-        self._request = bound_to_markup(request, session.tokenizer)
+        self._request = bound_to_markup(request, session.tokenizer, lambda: session.guides)
         self._said = said
         self._num_replaced = num_replaced
         self._hygiene = hygiene

@@ -69,6 +69,18 @@ class Calls:
             is_composed=True,
         )
 
+    def once_opened_if_possible(self) -> Grammar | None:
+        """As `once_opened`; nobody asked for it, so nothing fails for it."""
+        if self.syntax is None:
+            return None
+        grammar = self.once_opened()
+        try:
+            self.guides.check(grammar)
+        except BadInput as error:
+            self.guides.loosen("(all)", str(error))
+            return None
+        return grammar
+
     def _whole(self, start: str, *, is_single: bool, answer: Grammar | None) -> Grammar:
         syntax = _SYNTAXES[self.syntax or CallSyntax.JSON](self)
         rules = [

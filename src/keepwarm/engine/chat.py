@@ -3,29 +3,69 @@ thread, a `Teller` one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import fields, replace
 from queue import SimpleQueue
 from typing import Any
 
-from keepwarm.engine.request import Request
+from keepwarm.engine.calls import Calls, Function, Guides
+from keepwarm.engine.request import Grammar, GrammarKind, Request
+from keepwarm.errors import BadInput
 from keepwarm.events import ChatResult, Delta, Done, Event, Failed, Result
 from keepwarm.prompt.kinds import Kind, Kinds
 from keepwarm.prompt.parse import Reply, opens_thought, parse_reply
 from keepwarm.prompt.scan import markup_of
 
 
-def bound_to_markup(request: Request, tokenizer: Any) -> Request:
-    """The request as it is meant: its stop texts bind in the content, and its grammar behind the
-    thought that the prompt has opened. A text that is continued has no markup."""
+def bound_to_markup(request: Request, tokenizer: Any, guides: Callable[[], Guides]) -> Request:
+    """The request as it is meant: its calls can be parsed, its stop texts bind in the content, and
+    its grammar behind the thought that the prompt has opened. A text that is continued has no
+    markup. Compiles grammars: not for the engine thread. Raises BadInput."""
     if request.continues_text:
         return request
+    if request.tools and request.tool_choice != "none":
+        grammar = _call_grammar(request, Calls(guides(), tokenizer, _functions(request)))
+        request = replace(request, grammar=grammar)
     if request.stop and request.markup is None:
         request = replace(request, markup=markup_of(tokenizer, request.prompt))
     grammar = request.grammar
     if grammar is not None and not grammar.after and opens_thought(tokenizer, request.prompt):
         request = replace(request, grammar=replace(grammar, after=tokenizer.think_end))
     return request
+
+
+def _functions(request: Request) -> list[Function]:
+    """Those that may be called."""
+    functions: list[Function] = [tool["function"] for tool in request.tools]
+    if request.tool_choice in ("auto", "required"):
+        return functions
+    chosen = [each for each in functions if each["name"] == request.tool_choice]
+    if not chosen:
+        names = ", ".join(each["name"] for each in functions)
+        raise BadInput(
+            f"tool_choice is auto, required, none or one of {names}, not {request.tool_choice!r}"
+        )
+    return chosen
+
+
+def _call_grammar(request: Request, calls: Calls) -> Grammar | None:
+    """For calls alone, beside the schema that was asked for, or for what begins as a call."""
+    is_free, answer = request.tool_choice == "auto", request.grammar
+    if is_free and answer is None:
+        return calls.once_opened_if_possible()
+    if calls.syntax is None:
+        raise BadInput(
+            "this model's tool format has no grammar here: tool_choice can be auto or none, and no"
+            " grammar can be combined with tools"
+        )
+    if is_free and answer is not None:
+        if answer.kind is not GrammarKind.JSON_SCHEMA:
+            raise BadInput("only a JSON schema can be combined with tools that may be called")
+        grammar = calls.or_answer(answer, is_single=False)
+    else:
+        grammar = calls.required(is_single=False)
+    calls.guides.check(grammar)
+    return grammar
 
 
 class Teller:

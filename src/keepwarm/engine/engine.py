@@ -188,7 +188,7 @@ class Engine:
         queue is full and Unavailable when the engine is loading, stopping or stopped.
         """
         self._check_ready()
-        request = bound_to_markup(self._limits.fitted(request), self.tokenizer)
+        request = bound_to_markup(self._limits.fitted(request), self.tokenizer, lambda: self.guides)
         ticket = Ticket(self, request)
         with self._changed:
             self._check_ready()

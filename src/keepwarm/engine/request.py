@@ -137,7 +137,9 @@ class Request:
     grammar: Grammar | None = None
     thought: ThoughtLimit | None = None
     ignore_eos: bool = False
-    tools: Sequence[Mapping[str, Any]] = ()  # that the reply may call: its calls are read by them
+    # That the reply may call: its calls are bound to their schemas, and read by them.
+    tools: Sequence[Mapping[str, Any]] = ()
+    tool_choice: str = "auto"  # or "required", "none", or the name of one of the tools
     continues_text: bool = False  # a space that the reply begins with is part of it
     # How likely the prompt's own tokens are, from this one on; the very first has no score. Then
     # `max_tokens` may be 0.

@@ -34,7 +34,7 @@ def _call_grammar(calls: Calls, asked: AskedChat, answer: Grammar | None) -> Gra
     """For calls alone, beside the format that was asked for, or for what begins as a call."""
     is_free, is_single = asked.tool_choice.mode == "auto", not asked.tool_choice.is_parallel
     if is_free and answer is None:
-        return _if_possible(calls)
+        return calls.once_opened_if_possible()
     if is_free and answer is not None and answer.kind is not GrammarKind.JSON_SCHEMA:
         words = "only a JSON schema can be combined with tools that may be called"
         raise refused(f"{asked.grammar_field}: {words}", asked.grammar_field)
@@ -50,19 +50,6 @@ def _call_grammar(calls: Calls, asked: AskedChat, answer: Grammar | None) -> Gra
     else:
         grammar = calls.required(is_single=is_single)
     return _checked(calls.guides, grammar, "tools")
-
-
-def _if_possible(calls: Calls) -> Grammar | None:
-    """Nobody asked for this grammar, so nothing fails for it."""
-    if calls.syntax is None:
-        return None
-    grammar = calls.once_opened()
-    try:
-        calls.guides.check(grammar)
-    except BadInput as error:
-        calls.guides.loosen("(all)", str(error))
-        return None
-    return grammar
 
 
 def answer_grammar(guides: Guides, asked: Asked) -> Grammar | None:
