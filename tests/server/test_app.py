@@ -200,6 +200,8 @@ def test_document_holds_every_route_and_no_error_of_another_form(server: Served)
         "/v1/messages/count_tokens",
         "/v1/responses",
         "/v1/responses/{name}",
+        "/v1/cache/explain",
+        "/v1/cache/requests",
         "/detokenize",
         "/tokenizer_info",
         "/",

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from keepwarm.cli import bench, cache, launch, models, pull, serve
+from keepwarm.cli import bench, cache, explain, launch, models, pull, serve
 from keepwarm.cli.batch import command as batch
 from keepwarm.cli.chat import command as chat
 from keepwarm.cli.doctor import command as doctor
@@ -39,6 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     launch.add_to(commands)
     cache.add_to(commands)
     doctor.add_to(commands)
+    explain.add_to(commands)
     bench.add_to(commands)
     for parser_of_command in commands.choices.values():
         parser_of_command.set_defaults(parser=parser_of_command)

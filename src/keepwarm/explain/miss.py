@@ -97,33 +97,37 @@ class Miss:
         return found
 
 
-def find_miss(
-    recent: Recent, namespace: str, asked: Asked, read: Read, decode: Decode
-) -> Miss | None:
+def find_miss(recent: Recent, caller: str, asked: Asked, read: Read, decode: Decode) -> Miss | None:
     """None where nothing worth a word was read again. Changes nothing."""
-    tokens = asked.prompt.tokens
-    prefilled = len(tokens) - read.cached_len
-    if prefilled < _MIN_TOKENS:
+    if len(asked.prompt) - read.cached_len < _MIN_TOKENS:
         return None
-    found = recent.nearest(namespace, tokens)
+    miss = compare(recent, caller, asked, read, decode)
+    return miss if miss is not None and miss.again >= _MIN_TOKENS else None
+
+
+def compare(recent: Recent, caller: str, asked: Asked, read: Read, decode: Decode) -> Miss | None:
+    """The prompt beside the nearest one of this caller; None where there is none. Changes
+    nothing."""
+    tokens = asked.prompt.tokens
+    found = recent.nearest(caller, tokens)
     if found is None:
         return None
     seen, shared = found
     # Text that is new may repeat what stands further up: that was not read again.
     again = num_seen(tokens[read.cached_len :], seen.tokens[read.cached_len :])
-    if again < _MIN_TOKENS:
-        return None
     at = min(shared, len(tokens) - 1)
     miss = Miss(
         again=again,
-        again_s=read.prefill_s * again / prefilled,
+        again_s=read.prefill_s * again / max(1, len(tokens) - read.cached_len),
         parted_at=shared,
         place=_place(asked, seen, at, decode),
-        cause="",
+        cause=_LOST.get(read.reason, _GONE),
         ago_s=monotonic() - seen.at,
     )
-    if shared - read.cached_len >= again / 2:  # most of it lies before the place
-        return replace(miss, cause=_LOST.get(read.reason, _GONE))
+    if again and shared - read.cached_len >= again / 2:  # most of it lies before the place
+        return miss
+    if shared == len(tokens) or (shared >= seen.prompt_len and not again):
+        return replace(miss, cause="nothing: it goes on from there")
     before, was, now = _texts(asked, seen, shared, decode)
     cause = _cause(asked, seen, shared, miss.place, decode)
     return replace(miss, cause=cause, before=before, was=was, now=now)

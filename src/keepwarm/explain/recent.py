@@ -21,6 +21,8 @@ from keepwarm.prompt.template import digest
 # A long conversation is compared with its own last turns; agents run a few side by side.
 _MAX_PROMPTS = 16  # of one caller
 _MAX_BYTES = 32 << 20  # of all callers
+_MAX_ANSWERS = 100  # of one caller; these hold no tokens
+_MAX_CALLERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,23 @@ class Recent:
 
     def __init__(self) -> None:
         self._by_namespace: OrderedDict[str, deque[Seen]] = OrderedDict()
+        self._answers: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
         self._lock = Lock()
         self.nbytes = 0
+
+    def answered(self, caller: str, told: dict[str, Any]) -> None:
+        """Remember what was said of a request. Mutates."""
+        with self._lock:
+            answers = self._answers.setdefault(caller, deque(maxlen=_MAX_ANSWERS))
+            self._answers.move_to_end(caller)
+            answers.append(told)
+            if len(self._answers) > _MAX_CALLERS:
+                self._answers.popitem(last=False)
+
+    def last(self, caller: str, count: int) -> list[dict[str, Any]]:
+        """What was said of this caller's last requests, the oldest first."""
+        with self._lock:
+            return list(self._answers.get(caller, ()))[-count:]
 
     def add(self, namespace: str, seen: Seen) -> None:
         """Mutates; the oldest ones go where there are too many."""

@@ -18,7 +18,7 @@ from starlette.routing import compile_path
 from keepwarm.config import Config
 from keepwarm.engine.status import Phase
 from keepwarm.errors import KeepwarmError
-from keepwarm.server import openai, replies
+from keepwarm.server import explanation, openai, replies
 from keepwarm.server.auth import Keys
 from keepwarm.server.body import first_error
 from keepwarm.server.errors import ApiError, as_api_error
@@ -46,6 +46,7 @@ def create_app(engine: Engine, config: Config) -> FastAPI:
     app.state.responses = Store()
     app.include_router(openai.router)
     app.include_router(messages.router)
+    app.include_router(explanation.router)
     app.include_router(responses.router)
     app.include_router(_status)
     app.add_exception_handler(RequestValidationError, _on_invalid)

@@ -69,6 +69,14 @@ class Ended:
 Heard = Began | Quiet | Spoken | Ended
 
 
+def compared(plan: Plan, index: int = 0) -> Asked:
+    """A prompt and what it was written from, to be compared with others."""
+    if isinstance(plan, ChatPlan):
+        chat = plan.chat
+        return Asked.chat(chat.prompt, chat.messages, chat.tools, chat.template_kwargs)
+    return Asked(plan.requests[index].prompt)
+
+
 class Exchange:
     """One HTTP request's replies, as they are. `stream` or `whole` is to be called, once."""
 
@@ -171,7 +179,7 @@ class Exchange:
         return [ended[index] for index in sorted(ended)]
 
     def log_end(self, route: str) -> None:
-        self._service.log_end(route, self.account(), self._misses)
+        self._service.log_end(route, self.account(), self._misses, self._caller)
 
     async def _compare(self, index: int, reply: Reply, result: Result) -> None:
         """Finds what of a prompt was read again, and remembers it for the next one."""
@@ -187,16 +195,13 @@ class Exchange:
             self._misses.append(miss)
 
     def _missed(self, index: int, reply: Reply, result: Result) -> Miss | None:
-        asked, recent = self._asked(index), self._service.recent
+        asked, recent = compared(self.plan, index), self._service.recent
         read = Read(result.cached_tokens, shown_reason(result.reason), result.timings.prefill_s)
         tokenizer = self._service.engine.tokenizer
         miss = find_miss(recent, self._caller, asked, read, tokenizer.decode)
         recent.add(self._caller, Seen.of(asked, result.tokens, has_thought=bool(reply.reasoning)))
         hides_text = self._service.config.hide_text
         return miss.without_text() if miss is not None and hides_text else miss
-
-    def _asked(self, index: int) -> Asked:
-        return Asked(self.plan.requests[index].prompt)
 
     # What chats do otherwise
 
@@ -256,10 +261,6 @@ class ChatExchange(Exchange):
     @property
     def reasoning_tokens(self) -> int | None:
         return self._reasoning_tokens
-
-    def _asked(self, index: int) -> Asked:
-        chat = self._plan.chat
-        return Asked.chat(chat.prompt, chat.messages, chat.tools, chat.template_kwargs)
 
     async def _reader(self) -> Reader:
         plan = self._plan

@@ -22,6 +22,21 @@ class TimingsMs(BaseModel):
     decode: float
 
 
+class Miss(BaseModel):
+    """What was read again though it had been read before, and why."""
+
+    read_again_tokens: int
+    read_again_s: float
+    parted_at: int  # tokens shared with the nearest prompt of the same caller
+    place: str
+    cause: str
+    advice: str | None
+    ago_s: float
+    before: str | None = None  # the text at the place, what stood there, and what stands there now
+    was: str | None = None
+    now: str | None = None
+
+
 class CacheReport(BaseModel):
     """What the cache did for a request."""
 
@@ -33,6 +48,7 @@ class CacheReport(BaseModel):
     timings_ms: TimingsMs
     hygiene: list[str] | None = None  # the rules that changed what was sent, where any did
     notes: list[str] | None = None  # what was left out of the request
+    misses: list[Miss] | None = None  # where the request asked for them and there were any
 
 
 class PromptDetails(BaseModel):
@@ -226,3 +242,31 @@ EVENTS: dict[str, Any] = {
     "description": "The answer, or with `stream` its parts as server-sent events.",
     "content": {"text/event-stream": {}},
 }
+
+
+class Explanation(BaseModel):
+    """What the cache has of a prompt now, and where it parts from the nearest one."""
+
+    object: str
+    prompt_tokens: int
+    cached_tokens: int
+    prefill_s: float  # of the rest, as measured on this machine
+    reason: str
+    nearest: Miss | None
+    words: str
+
+
+class Answer(BaseModel):
+    """What the log said of a request."""
+
+    time: float
+    route: str
+    model: str
+    message: str
+    usage: Usage
+    keepwarm: CacheReport
+    misses: list[Miss]
+
+
+class Answers(BaseModel):
+    data: list[Answer]  # the oldest first

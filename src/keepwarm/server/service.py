@@ -111,12 +111,13 @@ class Service:
             self._mailbox = Mailbox(loop)
         return self._mailbox
 
-    def log_end(self, route: str, account: Account, misses: Sequence[Miss]) -> None:
+    def log_end(self, route: str, account: Account, misses: Sequence[Miss], caller: str) -> None:
         """One line for each request; with --log-json, all that answers say of it too."""
         words = "; ".join([account.words(), *(miss.words for miss in misses)])
         told: dict[str, Any] = {"route": route, "model": self.model_name, "usage": account.usage()}
         told |= {"keepwarm": account.keepwarm(), "misses": [miss.as_json() for miss in misses]}
         log.info("%s %s: %s", route, self.model_name, words, extra={FIELDS: told})
+        self.recent.answered(caller, told | {"time": time.time(), "message": words})
 
 
 class WithoutCalls:
