@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from keepwarm.launch import claude
 from keepwarm.launch.endpoint import Endpoint
 
+_MOST_S = 300
 FOLDER = Path(__file__).parents[2] / ".clients"
 
 
@@ -41,17 +43,22 @@ class Session:
         if self.mcp:
             arguments += ["--mcp-config", json.dumps({"mcpServers": self.mcp})]
         own = {"PATH": os.environ["PATH"], "HOME": str(self.home), "IS_SANDBOX": "1"}
-        done = subprocess.run(
+        process = subprocess.Popen(
             claude.command(self.server, str(path), arguments),
             env=claude.environment(self.server, own) | env,
             cwd=self.project,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=600,
-            check=False,
+            start_new_session=True,
         )
-        return Ran(done.returncode, _events(done.stdout), done.stderr)
+        try:
+            said, errors = process.communicate(timeout=_MOST_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
+            said, errors = process.communicate()
+        return Ran(process.returncode, _events(said), errors)
 
 
 @dataclass(frozen=True)

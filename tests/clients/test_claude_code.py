@@ -28,6 +28,7 @@ MODELS = {
     "Qwen3-Coder": "llama",
     "openai-gpt-oss-120b": "gpt_oss",
 }
+TOOL = "mcp__words__look"
 LOOK = {"command": sys.executable, "args": [str(Path(__file__).with_name("look.py"))]}
 # A user's own settings, which go before the environment: launch must win against them.
 HOSTILE = (
@@ -64,11 +65,11 @@ def test_session_calls_tools_edits_and_answers_warm(running: Rig, session: Sessi
         check(running, ran)
         assert file.read_text() == "one\nthree\n"
         assert ran.result["result"] == "Done: it says three."
-        assert [use["name"] for use in uses(ran)] == ["Read", "mcp__words__look", "Edit", "Bash"]
+        assert [use["name"] for use in uses(ran)] == ["Read", "ToolSearch", TOOL, "Edit", "Bash"]
         check_warm(running)
     # The same was asked twice: the second session read next to nothing.
-    again = running.turns[5]
-    assert again.keepwarm["cached_tokens"] > 0.95 * len(running.prompts[5])
+    again = running.turns[6]
+    assert again.keepwarm["cached_tokens"] > 0.95 * len(running.prompts[6])
 
 
 def test_another_session_finds_its_tools_and_system_prompt(running: Rig, session: Session) -> None:
@@ -101,7 +102,11 @@ def edits(file: str) -> Any:
     """Reads a file, asks the MCP server, edits and looks; the next step by the last result."""
     steps = {
         "": Say("I read it.", "First the file.", (("Read", {"file_path": file}),)),
-        "\ttwo\n": Say("", "A word.", (("mcp__words__look", {"word": "knot"}),)),
+        "\ttwo\n": Say(
+            "", "A word.", (("ToolSearch", {"query": f"select:{TOOL}", "max_results": 5}),)
+        ),
+        # The tool is not in the prompt before it is asked for, and then behind all that is cached.
+        "From here on this tool can be called": Say("", calls=((TOOL, {"word": "knot"}),)),
         "means a small bird": Say(
             "Now the change.",
             calls=(("Edit", {"file_path": file, "old_string": "two", "new_string": "three"}),),
@@ -154,7 +159,7 @@ def check(running: Rig, ran: Ran) -> None:
 
 def check_warm(running: Rig) -> None:
     """From its second call on a session reads the reply and what is new behind it, at most."""
-    prompts, turns = running.prompts[-5:], running.turns[-5:]
+    prompts, turns = running.prompts[-6:], running.turns[-6:]
     for before, prompt, turn in zip(prompts, prompts[1:], turns[1:]):
         new_len = len(prompt) - shared_len(before.tokens, prompt.tokens)
         assert turn.keepwarm["prefilled_tokens"] <= new_len, (turn.keepwarm, len(prompt))
