@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,33 @@ def test_model_without_a_template_is_still_tried(tmp_path: Path, capsys: Any) ->
     assert found["template"]["chats"]["level"] == "advice"
     assert found["test"]["exact mode"]["same_bits"]
     assert "40 turns" not in found["test"]
+
+
+@pytest.mark.parametrize(("asked", "words"), [(None, "raises it"), (28672, "is set to 28672 MB")])
+def test_wired_limit_of_a_mac_is_told(
+    asked: int | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = {"max_recommended_working_set_size": 22_906_503_168}
+    monkeypatch.setattr(mx, "device_info", lambda: info)
+    monkeypatch.setattr(machine, "_sysctl", lambda _: asked)
+    section = Section("machine", "Machine")
+    machine._add_wired_limit(section)
+    (found,) = section.findings
+    assert "22.9 GB" in found.words
+    assert words in found.words
+    assert found.data["wired_limit_mb"] == asked
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere MLX has Accelerate")
+def test_slow_products_come_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = Section("machine", "Machine")
+    for file in (Path("/lib/libblas.so"), Path("/lib/libopenblas.so.0")):
+        monkeypatch.setattr(machine, "_blas_file", lambda file=file: file)
+        machine._add_products(section, is_cpu=True)
+    slow, fast = section.findings
+    assert (slow.level, fast.level) == (Level.ADVICE, Level.OK)
+    assert "pip install scipy-openblas32" in slow.words
+    assert slow.data["flops_per_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def test_clock_in_the_system_prompt_is_named_on_the_line_and_in_the_answer(
     assert miss["place"] == "the system prompt"
     assert miss["cause"] == "the text differs here"
     assert miss["before"].endswith("10:0")
-    assert (miss["was"][0], miss["now"][0]) == ("0", "1")
+    assert (miss["was"], miss["now"]) == ("0", "1")
+    assert "behind what stays" in miss["advice"]
     assert miss["read_again_tokens"] > 40
     line = caplog.records[-1].getMessage()
     assert "in the system prompt" in line

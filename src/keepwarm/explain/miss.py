@@ -28,6 +28,8 @@ _LOST = {
     "disabled": "the caches of this model cannot be stored",
     "fault": "a stored state was not what its place says",
 }
+_DIFFERS = "the text differs here"
+_IN_FRONT = ("the system prompt", "the system part", "the tools")
 _ADVICE = {
     "evicted to make room": _ROOM,
     _GONE: _ROOM,
@@ -64,6 +66,8 @@ class Miss:
 
     @property
     def advice(self) -> str | None:
+        if self.cause == _DIFFERS and self.place in _IN_FRONT:
+            return "let the client put what changes (a time, an id) behind what stays"
         return _ADVICE.get(self.cause)
 
     @property
@@ -169,7 +173,7 @@ def _cause(asked: Asked, seen: Seen, shared: int, place: str, decode: Decode) ->
     line = decode(asked.prompt.tokens[max(0, shared - _LONG) : shared].tolist()).rpartition("\n")[2]
     if "x-anthropic-billing-header" in line:
         return "a billing header"
-    return "the text differs here"
+    return _DIFFERS
 
 
 def _cause_in_reply(asked: Asked, seen: Seen) -> str:
@@ -203,6 +207,8 @@ def _texts(asked: Asked, seen: Seen, shared: int, decode: Decode) -> tuple[str, 
     before = decode(asked.prompt.tokens[max(0, shared - _AROUND) : shared].tolist())
     sides = (seen.tokens, asked.prompt.tokens)
     was, now = (decode(side[shared : shared + _AROUND].tolist())[:_MAX_CHARS] for side in sides)
+    while len(was) > 1 and len(now) > 1 and was[-1] == now[-1]:  # they go on alike
+        was, now = was[:-1], now[:-1]
     return before[-_MAX_CHARS // 2 :], was, now
 
 
