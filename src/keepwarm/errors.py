@@ -5,6 +5,7 @@
     │   ├── RenderError     a chat template refused these messages
     │   ├── TooLong         the prompt and the reply do not fit the model's context
     │   └── TooLarge        the request needs more memory than there is at all
+    ├── Abandoned       nobody waits for the answer any more
     ├── Unavailable     not now: the engine is full, stopping or stopped
     │   └── Overloaded      the queue is full; says when to try again
     └── CacheFault      something in the cache does not hold; the request is served cold
@@ -38,6 +39,10 @@ class TooLong(BadInput):
         super().__init__(message)
         self.prompt_len = prompt_len
         self.context_len = context_len
+
+
+class Abandoned(KeepwarmError):
+    """Nobody waits for the answer any more, so the work on it ended early."""
 
 
 class TooLarge(BadInput):

@@ -40,7 +40,7 @@ class Latest:
     def put(self, text: str, made_from: object, prompt: Prompt) -> None:
         """Mutates. None of the three may be changed afterwards."""
         is_worth_it = self.MIN_CHARS <= len(text) <= self.MAX_CHARS
-        if not is_worth_it or _num_chars(made_from, self.MAX_CHARS) > self.MAX_CHARS:
+        if not is_worth_it or num_chars(made_from, self.MAX_CHARS) > self.MAX_CHARS:
             return
         with self._lock:
             at = self._place(text, made_from)
@@ -58,7 +58,7 @@ class Latest:
         return None
 
 
-def _num_chars(value: object, at_most: int) -> int:
+def num_chars(value: object, at_most: int) -> int:
     """Of all strings in it; when it is more than that, not all are counted."""
     if isinstance(value, str | bytes):
         return len(value)
@@ -69,7 +69,7 @@ def _num_chars(value: object, at_most: int) -> int:
         items = value
     total = 1
     for item in items:
-        total += _num_chars(item, at_most)
+        total += num_chars(item, at_most)
         if total > at_most:
             break
     return total

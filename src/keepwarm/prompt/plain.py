@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
+from keepwarm.prompt.bounds import UNBOUND, Bounds
 from keepwarm.prompt.encode import check_unicode, encode, encodes_in_order
 from keepwarm.prompt.template import Tokenizer
 
@@ -13,11 +14,15 @@ _MAX_LAST_CHARS = 2000
 _MIN_TEXT_CHARS = 1500
 
 
-def render_text(tokenizer: Tokenizer, text: str, *, namespace: str = "") -> Prompt:
+def render_text(
+    tokenizer: Tokenizer, text: str, *, namespace: str = "", bounds: Bounds = UNBOUND
+) -> Prompt:
     """A plain completion: `text` as the tokenizer encodes it, without boundaries but for its last
     paragraph. A beginning token already written out is not added again. Those of one `namespace`
-    share what was encoded before. Raises BadInput where no token is left."""
+    share what was encoded before. Raises BadInput where no token is left, TooLong and Abandoned
+    where `bounds` say so."""
     check_unicode(text)
+    bounds.check_len(tokenizer, text)
     bos: str | None = getattr(tokenizer, "bos_token", None)
     has_bos = bos is not None and text.startswith(bos)
     around = ([], []) if has_bos else _added_around(tokenizer)

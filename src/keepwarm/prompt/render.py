@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from keepwarm.errors import Abandoned
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
+from keepwarm.prompt.bounds import UNBOUND, Bounds
 from keepwarm.prompt.encode import Encoded, encode, vocabulary_len
 from keepwarm.prompt.endings import (
     Case,
@@ -55,15 +57,18 @@ def render_chat(
     template_kwargs: Mapping[str, Any] | None = None,
     namespace: str = "",
     is_made_up: bool = False,
+    bounds: Bounds = UNBOUND,
 ) -> Prompt:
     """The tokens `tokenizer.apply_chat_template` gives for `messages`, with their boundaries.
 
     A boundary depends on what lies before it only: a longer conversation that begins with the same
     tokens has the same ones in them, but for GENERATION, PARAGRAPH and the ends of blocks, which a
-    system message in one piece does not have. Those of one `namespace` share what was encoded before. One that `is_made_up` will not be asked for. Changes no argument. Raises
-    RenderError where the template refuses, BadInput where `messages` are no conversation.
+    system message in one piece does not have. Those of one `namespace` share what was encoded
+    before. One that `is_made_up` will not be asked for. Changes no argument. Raises RenderError
+    where the template refuses, BadInput where `messages` are no conversation, TooLong and Abandoned
+    where `bounds` say so.
     """
-    template = Template(tokenizer, read_tools(tools), read_template_kwargs(template_kwargs))
+    template = Template(tokenizer, read_tools(tools), read_template_kwargs(template_kwargs), bounds)
     rendering = _Rendering(
         template, read_messages(messages), add_generation_prompt, namespace, system_breaks(messages)
     )
@@ -99,6 +104,7 @@ class _Rendering:
             self._namespace, self._key, size, self._messages, self._prompted, self._breaks
         )  # fmt: skip
         text = self._text()
+        template.bounds.check_len(template.tokenizer, text)
         made = latest.get(text, made_from)
         if made is None:
             text, found = self._located(text)
@@ -113,6 +119,7 @@ class _Rendering:
 
     def _prompt(self, text: str, found: Mapping[int, Found]) -> Prompt:
         tokenizer = self._template.tokenizer
+        self._template.bounds.check_wanted()
         encoded = encode(tokenizer, text, self._namespace)
         if not encodes_plainly(tokenizer):
             ids = self._template.tokens(self._messages, add_generation_prompt=self._prompted)
@@ -120,6 +127,8 @@ class _Rendering:
                 return Prompt(ids)
         try:
             boundaries = self._boundaries(text, found, encoded)
+        except Abandoned:
+            raise
         except Exception:
             # Boundaries only say where to stop: a fault in finding them is no user's fault.
             log.exception("a conversation is served without boundaries")
@@ -174,6 +183,7 @@ class _Rendering:
             if i == last_leading and parts:
                 continue  # the system part ends with it
             kind = BoundaryKind.USER if is_users(self._messages[i]) else BoundaryKind.MESSAGE
+            self._template.bounds.check_wanted()
             for char in self._message_ends(text, i, place):
                 yield char, kind
 

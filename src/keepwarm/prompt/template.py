@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from keepwarm.errors import RenderError
+from keepwarm.prompt.bounds import UNBOUND, Bounds
 from keepwarm.prompt.messages import Message
 
 
@@ -26,6 +27,7 @@ class Template:
     tokenizer: Tokenizer
     tools: list[dict[str, Any]] | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
+    bounds: Bounds = UNBOUND
 
     def text(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """Raises RenderError with the template's own words where it refuses."""
@@ -56,6 +58,7 @@ class Template:
         return digest(repr((template, renderer, self.kwargs)))
 
     def _apply(self, messages: Sequence[Message], **asked: Any) -> Any:
+        self.bounds.check_wanted()
         # Renderers written in Python take no argument they do not know.
         given = {} if self.tools is None else {"tools": self.tools}
         try:

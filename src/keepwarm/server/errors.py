@@ -11,11 +11,21 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from keepwarm.errors import BadInput, Overloaded, RenderError, TooLarge, TooLong, Unavailable
+from keepwarm.errors import (
+    Abandoned,
+    BadInput,
+    Overloaded,
+    RenderError,
+    TooLarge,
+    TooLong,
+    Unavailable,
+)
 
 log = logging.getLogger("keepwarm.server")
 
 INVALID = "invalid_request_error"
+# Nobody reads this answer; the number is what proxies log for it.
+CLIENT_GONE = 499
 # How long clients should wait while a model is loaded or the server ends.
 _RETRY_AFTER_S = 5
 
@@ -124,6 +134,8 @@ def as_api_error(error: Exception, param: str | None = None) -> ApiError:
             return ApiError(413, str(error), param=param, code="too_large")
         case RenderError():
             return ApiError(400, str(error), param=param or "messages", code="template_refused")
+        case Abandoned():
+            return ApiError(CLIENT_GONE, str(error), code="client_gone")
         case BadInput():
             return ApiError(400, str(error), param=param)
         case Overloaded():

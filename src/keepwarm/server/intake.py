@@ -12,6 +12,7 @@ from keepwarm.engine.request import Grammar, Request, Sampling, ThoughtLimit
 from keepwarm.engine.thought import thought_limit
 from keepwarm.errors import BadInput, RenderError
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.bounds import UNBOUND, Bounds
 from keepwarm.prompt.hygiene import Clean, clean
 from keepwarm.prompt.messages import Message, read_template_kwargs
 from keepwarm.prompt.plain import render_text
@@ -77,18 +78,18 @@ class TextPlan(Plan):
     echoed: tuple[str, ...]  # the text of each prompt; empty where it is not asked for
 
 
-def plan_of(service: Service, asked: Asked) -> Plan:
-    """Raises ApiError for what this model cannot do."""
+def plan_of(service: Service, asked: Asked, bounds: Bounds = UNBOUND) -> Plan:
+    """Raises ApiError for what this model cannot do, and Abandoned when nobody waits."""
     if isinstance(asked, AskedChat):
-        return plan_chat(service, asked)
+        return plan_chat(service, asked, bounds)
     assert isinstance(asked, AskedTexts)
-    return plan_texts(service, asked)
+    return plan_texts(service, asked, bounds)
 
 
-def plan_chat(service: Service, asked: AskedChat) -> ChatPlan:
-    """Raises ApiError for what this model cannot do."""
+def plan_chat(service: Service, asked: AskedChat, bounds: Bounds = UNBOUND) -> ChatPlan:
+    """As `plan_of`."""
     engine = service.engine
-    chat = rendered_chat(service, asked)
+    chat = rendered_chat(service, asked, bounds=bounds)
     grammar = chat_grammar(engine.guides, engine.tokenizer, asked, chat.prompt)
     has_tools = bool(chat.tools or asked.later_tools)
     can_call = has_tools and asked.tool_choice.mode != "none"
@@ -118,12 +119,14 @@ def _thought_limit(service: Service, asked: AskedChat, chat: RenderedChat) -> Th
     )
 
 
-def plan_texts(service: Service, asked: AskedTexts) -> TextPlan:
-    """Raises ApiError for what this model cannot do."""
+def plan_texts(service: Service, asked: AskedTexts, bounds: Bounds = UNBOUND) -> TextPlan:
+    """As `plan_of`."""
     engine = service.engine
     grammar = answer_grammar(engine.guides, asked)
     shared = _Shared(engine, service.config, asked)
-    prompts = [text_prompt(engine.tokenizer, text, asked.namespace) for text in asked.prompts]
+    prompts = [
+        text_prompt(engine.tokenizer, text, asked.namespace, bounds) for text in asked.prompts
+    ]
     requests = tuple(
         _as_text(request, asked)
         for prompt in prompts
@@ -228,11 +231,13 @@ def _refused_field(
     return "messages"
 
 
-def text_prompt(tokenizer: Any, prompt: str | list[int], namespace: str) -> Prompt:
-    """A text or tokens as the model reads them. Raises ApiError."""
+def text_prompt(
+    tokenizer: Any, prompt: str | list[int], namespace: str, bounds: Bounds = UNBOUND
+) -> Prompt:
+    """A text or tokens as the model reads them. Raises ApiError, and Abandoned."""
     try:
         if isinstance(prompt, str):
-            return render_text(tokenizer, prompt, namespace=namespace)
+            return render_text(tokenizer, prompt, namespace=namespace, bounds=bounds)
         return Prompt(prompt)
     except BadInput as error:
         raise as_api_error(error, "prompt") from error

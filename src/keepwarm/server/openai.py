@@ -12,7 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from keepwarm.launch.catalogue import card
+from keepwarm.prompt.bounds import Bounds
 from keepwarm.server import replies
+from keepwarm.server.asked import AskedChat, AskedTexts
 from keepwarm.server.body import BodyRoute
 from keepwarm.server.errors import ApiError
 from keepwarm.server.intake import rendered_chat, text_prompt
@@ -25,7 +27,7 @@ from keepwarm.server.schema import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from keepwarm.server.service import Service
+from keepwarm.server.service import Service, counting
 
 router = APIRouter(route_class=BodyRoute)
 
@@ -93,8 +95,14 @@ async def tokenize(request: Request, asked: TokenizeRequest) -> Response:
     """The tokens of a text, or of messages as the chat template writes them."""
     service = _service(request)
     service.check_ready()
-    work = partial(_tokenized, service, asked, request.state.namespace)
-    return JSONResponse(await service.in_thread(work))
+    namespace = request.state.namespace
+    made: AskedChat | AskedTexts
+    if asked.prompt is not None:
+        made = AskedTexts(prompts=(asked.prompt,), namespace=namespace)
+    else:
+        made = read_conversation(asked, namespace)
+    work = partial(_tokenized, service, asked, made)
+    return JSONResponse(await service.render(request.receive, made, work))
 
 
 @router.post(
@@ -138,14 +146,17 @@ async def tokenizer_info(request: Request) -> Response:
     return JSONResponse(info | {"model_max_length": service.engine.context_len})
 
 
-def _tokenized(service: Service, asked: TokenizeRequest, namespace: str) -> dict[str, Any]:
-    engine = service.engine
-    if asked.prompt is not None:
-        prompt = text_prompt(engine.tokenizer, asked.prompt, namespace)
+def _tokenized(
+    service: Service, asked: TokenizeRequest, made: AskedChat | AskedTexts, bounds: Bounds
+) -> dict[str, Any]:
+    engine, bounds = service.engine, counting(bounds)
+    if isinstance(made, AskedTexts):
+        prompt = text_prompt(engine.tokenizer, made.prompts[0], made.namespace, bounds)
     else:
         is_prompted = asked.add_generation_prompt is not False
-        chat = read_conversation(asked, namespace)
-        prompt = rendered_chat(service, chat, add_generation_prompt=is_prompted).prompt
+        prompt = rendered_chat(
+            service, made, add_generation_prompt=is_prompted, bounds=bounds
+        ).prompt
     return {
         "tokens": prompt.tokens.tolist(),
         "count": len(prompt),

@@ -9,19 +9,25 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, create_task_group, to_thread
+from starlette.types import Receive
 
 from keepwarm.config import Config
 from keepwarm.engine.request import Request
 from keepwarm.errors import KeepwarmError
 from keepwarm.explain.miss import Miss
 from keepwarm.explain.recent import Recent
+from keepwarm.prompt.bounds import Bounds
+from keepwarm.prompt.memory import num_chars
 from keepwarm.server.account import Account
+from keepwarm.server.asked import Asked, AskedChat, AskedTexts
 from keepwarm.server.errors import as_api_error, refused, unavailable
 from keepwarm.server.generation import Generation
 from keepwarm.server.log import FIELDS
@@ -35,8 +41,13 @@ log = logging.getLogger("keepwarm.server")
 
 T = TypeVar("T")
 
-# Rendering is Python and holds the interpreter: more at once would not be faster.
-_NUM_RENDERERS = 4
+# Rendering is Python and holds the interpreter: more at once would not be faster. Short prompts, and
+# what running replies need, have threads of their own: they never wait for a stranger's long one.
+_NUM_RENDERERS = {"short": 4, "long": 2, "reply": 4}
+_LONG_CHARS = 1 << 16
+_MANY_MESSAGES = 1000
+# Of a prompt whose tokens are only counted.
+_COUNTED_CONTEXTS = 4
 
 
 @dataclass(slots=True)
@@ -49,7 +60,7 @@ class Service:
     model_name: str = field(init=False)  # a folder goes by its name, a repository by its own
     fingerprint: str = field(init=False)  # of what replies depend on beside the request
     started_at: int = field(default_factory=lambda: int(time.time()))
-    _renderers: CapacityLimiter | None = None
+    _renderers: dict[str, CapacityLimiter] = field(default_factory=dict)
     _text_reader: WithoutCalls | None = None
     recent: Recent = field(default_factory=Recent)
     _mailbox: Mailbox | None = None
@@ -82,10 +93,32 @@ class Service:
         return self._text_reader
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Runs what would hold up the streams."""
-        if self._renderers is None:
-            self._renderers = CapacityLimiter(_NUM_RENDERERS)
-        return await to_thread.run_sync(work, limiter=self._renderers)
+        """Runs what a running reply needs, and what would hold up the streams."""
+        return await to_thread.run_sync(work, limiter=self._limiter("reply"))
+
+    async def render(self, receive: Receive, asked: Asked, work: Callable[[Bounds], T]) -> T:
+        """Runs what makes prompts, within the bounds it is given. Raises what `work` raises, and
+        Abandoned soon after the client has left."""
+        is_gone = Event()
+        bounds = Bounds(self.engine.context_len, lambda: not is_gone.is_set())
+        limiter = self._limiter("long" if _is_long(asked) else "short")
+        outcome: T | Exception
+        async with create_task_group() as tasks:
+            tasks.start_soon(_set_when_gone, receive, is_gone)
+            try:
+                outcome = await to_thread.run_sync(partial(work, bounds), limiter=limiter)
+            except Exception as error:
+                # Out of here it would come as a group of one.
+                outcome = error
+            tasks.cancel_scope.cancel()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _limiter(self, lane: str) -> CapacityLimiter:
+        if lane not in self._renderers:  # made in the event loop that it belongs to
+            self._renderers[lane] = CapacityLimiter(_NUM_RENDERERS[lane])
+        return self._renderers[lane]
 
     def generation(self, requests: tuple[Request, ...], param: str) -> Generation:
         """Gives the engine what it is to generate. Raises ApiError where it refuses; `param` is
@@ -118,6 +151,28 @@ class Service:
         told |= {"keepwarm": account.keepwarm(), "misses": [miss.as_json() for miss in misses]}
         log.info("%s %s: %s", route, self.model_name, words, extra={FIELDS: told})
         self.recent.answered(caller, told | {"time": time.time(), "message": words})
+
+
+async def _set_when_gone(receive: Receive, is_gone: Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    is_gone.set()
+
+
+def _is_long(asked: Asked) -> bool:
+    """Whether its prompts take a while. Event loop: nothing is looked at twice."""
+    if isinstance(asked, AskedTexts):
+        return sum(map(len, asked.prompts)) > _LONG_CHARS
+    assert isinstance(asked, AskedChat)
+    if len(asked.messages) > _MANY_MESSAGES:
+        return True
+    return num_chars([asked.messages, asked.tools], _LONG_CHARS) > _LONG_CHARS
+
+
+def counting(bounds: Bounds) -> Bounds:
+    """For prompts whose tokens are only counted: they may be longer than the context."""
+    length = bounds.context_len
+    return replace(bounds, context_len=length and length * _COUNTED_CONTEXTS)
 
 
 class WithoutCalls:

@@ -11,11 +11,10 @@ from anyio import CancelScope, create_task_group
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from keepwarm.server.errors import CLIENT_GONE
 from keepwarm.server.generation import Generation
 
 DONE = b"data: [DONE]\n\n"
-# Nobody reads this answer; the number is what proxies log for it.
-CLIENT_GONE = 499
 
 
 def data(value: dict[str, Any]) -> bytes:

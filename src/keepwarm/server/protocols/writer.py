@@ -63,7 +63,7 @@ async def answer(request: Request, asked: Asked, write: Callable[[Exchange], Wri
     """Raises ApiError for all that is decided before the first byte."""
     service: Service = request.app.state.service
     service.check_ready()
-    plan = await service.in_thread(partial(plan_of, service, asked))
+    plan = await service.render(request.receive, asked, partial(plan_of, service, asked))
     generation = service.generation(plan.requests, asked.prompt_field)
     caller = request.state.caller
     tells = request.headers.get(MISSES_HEADER, "").lower() in ("1", "true", "yes")

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import Request
 from starlette.responses import Response
 
+from keepwarm.prompt.bounds import Bounds
 from keepwarm.server import replies
 from keepwarm.server.body import BodyRoute
 from keepwarm.server.intake import rendered_chat
@@ -17,7 +18,7 @@ from keepwarm.server.protocols.messages.read import read_conversation, read_mess
 from keepwarm.server.protocols.messages.schema import CountTokensRequest, MessagesRequest
 from keepwarm.server.protocols.messages.write import MessagesWriter
 from keepwarm.server.protocols.writer import answer
-from keepwarm.server.service import Service
+from keepwarm.server.service import Service, counting
 
 router = APIRouter(route_class=BodyRoute, tags=["Anthropic"])
 
@@ -44,5 +45,8 @@ async def count_tokens(request: Request, asked: CountTokensRequest) -> Response:
     service: Service = request.app.state.service
     service.check_ready()
     chat = read_conversation(asked, request.state.namespace)
-    rendered = await service.in_thread(partial(rendered_chat, service, chat))
-    return JSONResponse({"input_tokens": len(rendered.prompt)})
+
+    def count(bounds: Bounds) -> int:
+        return len(rendered_chat(service, chat, bounds=counting(bounds)).prompt)
+
+    return JSONResponse({"input_tokens": await service.render(request.receive, chat, count)})
