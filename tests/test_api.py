@@ -74,9 +74,8 @@ def meant(section: str, name: str) -> Any:
     first, _, rest = name.partition(".")
     if rest:
         return getattr(getattr(keepwarm, THINGS.get(first, first)), rest)
-    if name in keepwarm.__all__:
-        return getattr(keepwarm, name)
-    return getattr(getattr(keepwarm, section), name)
+    found = getattr(getattr(keepwarm, section, None), name, None)
+    return found if found is not None else getattr(keepwarm, name)
 
 
 def test_signatures_are_found() -> None:

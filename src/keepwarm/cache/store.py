@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keepwarm.cache.audit import audit
 from keepwarm.cache.blocks import Capture, Source
 from keepwarm.cache.budget import default_budget_bytes
@@ -45,7 +47,7 @@ from keepwarm.cache.stats import Stats
 from keepwarm.cache.tips import Share, shares
 from keepwarm.errors import BadInput, CacheFault
 from keepwarm.model.caches import cache_maker
-from keepwarm.prompt.boundaries import AnyPrompt, Prompt, as_prompt
+from keepwarm.prompt.boundaries import AnyPrompt, Prompt, Tokens, as_prompt
 from keepwarm.state.registry import Layout
 
 if TYPE_CHECKING:
@@ -401,8 +403,41 @@ class PrefixCache:
     def key_width(self) -> int:
         return EXACT_KEY_WIDTH if self.exact else KEY_WIDTH
 
+    def tokens_of(self, keys: bytes) -> Tokens:
+        """The tokens of a path; in exact mode its keys do not tell."""
+        assert not self.exact
+        return np.frombuffer(keys, dtype="<i4").astype(np.int32)
+
+    @property
+    def spaces(self) -> list[Space]:
+        return list(self._spaces.values())
+
     def space_of(self, namespace: str) -> Space | None:
         return self._spaces.get(namespace)
+
+    # Saving
+
+    def save(
+        self, folder: Path | str, prompt: AnyPrompt | None = None, *, namespace: str | None = None
+    ) -> int:
+        """Write what is held to a folder, or what is held of `prompt`; for `load`, by any program
+        with the same model. Gives the bytes that lie there then. Raises BadInput for a folder that
+        cannot be written."""
+        from keepwarm.cache.disk import saved
+
+        self._check_weights()
+        return saved.save(self, self._owner.model, folder, prompt, namespace)
+
+    def load(
+        self, folder: Path | str, prompt: AnyPrompt | None = None, *, namespace: str = ""
+    ) -> int:
+        """Read what was saved in a folder, or what was saved of `prompt`, as far as it fits the
+        budget; gives how many tokens that are. Every byte is verified, and nothing of another
+        model, or of other weights, is found. Raises BadInput for a folder that is none. Mutates."""
+        from keepwarm.cache.disk import saved
+
+        self._check_weights()
+        return saved.load(self, self._owner.model, folder, prompt, namespace)
 
     # Keeping house
 

@@ -50,17 +50,22 @@ class Reading:
     def find(self, prompt: Prompt, match: Match) -> Found | None:
         """What files would give beyond `match`; None when that is nothing, or would take longer
         than to read the tokens."""
-        index = self._shelf.index_of(match.namespace) if self._shelf.is_on else None
-        if index is None:
-            return None
-        keys = self._cache.keys_of(prompt)
-        found = index.find(keys, len(prompt) - 1, self._num_rows(keys, match.namespace))
+        found = self._held(prompt, match)
         if found is None or found.position - match.cached_len < _MIN_GAIN:
             return None
         prefill_s = self._cache.cost.prefill_s(match.cached_len, found.position)
         is_slow = found.nbytes / self.bytes_per_s > prefill_s
         # The first one measures the disk.
         return None if is_slow and self._shelf.counts["loads"] else found
+
+    def _held(self, prompt: Prompt, match: Match) -> Found | None:
+        """What files have beyond `match`."""
+        index = self._shelf.index_of(match.namespace) if self._shelf.is_on else None
+        if index is None:
+            return None
+        keys = self._cache.keys_of(prompt)
+        found = index.find(keys, len(prompt) - 1, self._num_rows(keys, match.namespace))
+        return found if found is not None and found.position > match.cached_len else None
 
     def _num_rows(self, keys: bytes, namespace: str) -> int:
         """How many rows of that path RAM has."""
@@ -74,7 +79,13 @@ class Reading:
     def load(self, prompt: Prompt, match: Match) -> Load | None:
         """Begin to load what files give beyond `match`, or join a load of the same files; None where
         there is nothing to be loaded. `step` goes on with it. Mutates."""
-        found = self.find(prompt, match)
+        return self._load(prompt, match, self.find(prompt, match))
+
+    def load_held(self, prompt: Prompt, match: Match) -> Load | None:
+        """As `load`, whether or not it takes longer than to read the tokens. Mutates."""
+        return self._load(prompt, match, self._held(prompt, match))
+
+    def _load(self, prompt: Prompt, match: Match, found: Found | None) -> Load | None:
         if found is None or not self._shelf.is_same_model():
             return None
         names = found.names

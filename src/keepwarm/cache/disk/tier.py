@@ -147,6 +147,18 @@ class Tier:
             self.wait_until(lambda: load.is_over, self.deadline_s)
         return load
 
+    def fetch(self, prompt: Prompt, match: Match, timeout_s: float) -> Load | None:
+        """As `load_now`, for whoever asked for it: however long reading the tokens would take."""
+        load = self._reading.load_held(prompt, match) if self._shelf.is_on else None
+        if load is not None:
+            self.wait_until(lambda: load.is_over, timeout_s)
+        return load
+
+    def nodes(self, namespace: str) -> list[Node]:
+        """Where files begin, end and part."""
+        index = self._shelf.index_of(namespace)
+        return list(index.tree.nodes()) if index is not None else []
+
     # What it knows
 
     @property
