@@ -34,7 +34,7 @@ class Session:
     server: Endpoint
     mcp: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, words: str, *more: str, **env: str) -> Ran:
+    def run(self, words: str, *more: str, most_s: float = _MOST_S) -> Ran:
         """Asks for one thing and waits until the client has ended."""
         path = program()
         assert path is not None
@@ -45,7 +45,7 @@ class Session:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.home), "IS_SANDBOX": "1"}
         process = subprocess.Popen(
             claude.command(self.server, str(path), arguments),
-            env=claude.environment(self.server, own) | env,
+            env=claude.environment(self.server, own),
             cwd=self.project,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -54,7 +54,7 @@ class Session:
             start_new_session=True,
         )
         try:
-            said, errors = process.communicate(timeout=_MOST_S)
+            said, errors = process.communicate(timeout=most_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # what it started holds its pipes
             said, errors = process.communicate()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ HOSTILE = (
     '{"env": {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9", "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "9"}}'
 )
 # Text behind the last result that no turn of ours explains: the client wants a summary.
+_LATE_S = 320
 _SUMMARY_CHARS = 3000
 _SUMMARY = "The files so far were read:"
 
@@ -93,6 +96,28 @@ def test_session_crosses_compaction(running: Rig, session: Session) -> None:
     lengths = [len(prompt) for prompt in running.prompts]
     assert max(lengths) < CONTEXT_LEN
     assert lengths[-1] < max(lengths)
+
+
+def test_client_waits_for_a_prompt_longer_than_its_own_limit(
+    running: Rig, session: Session, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    if "Coder" not in request.node.callspec.id:
+        pytest.skip("once is enough: it takes more than five minutes")
+    # It gives up a silent stream after 300 s, and takes no smaller number.
+    monkeypatch.setattr("keepwarm.launch.claude._HOUR_MS", "10000")
+    running.begin()
+
+    def late(_: str) -> Say:
+        Thread(target=lambda: running.engine.call(lambda _: time.sleep(_LATE_S))).start()
+        time.sleep(0.5)  # the engine is busy before the request comes to it
+        return Say("Here I am.")
+
+    running.script = late
+    ran = session.run("Are you there?", most_s=_LATE_S + 120)
+    check(running, ran)
+    assert ran.result["result"] == "Here I am."
+    assert len(running.turns) == 1
+    assert running.turns[0].told.count(b"event: ping") > 100
 
 
 # What the model says
