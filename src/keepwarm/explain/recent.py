@@ -152,7 +152,8 @@ def num_seen(tokens: Tokens, before: Tokens) -> int:
     """How many of `tokens` stand in runs of 16 or more that stand somewhere in `before` too."""
     if len(tokens) < _GRAM or len(before) < _GRAM:
         return 0
-    known = np.isin(_grams(tokens), _grams(before))
+    grams, stored = _grams(tokens), np.sort(_grams(before))
+    known = stored[np.searchsorted(stored, grams) % len(stored)] == grams
     # A run that is known covers all its tokens.
     starts = np.zeros(len(tokens) + 1, dtype=np.int64)
     places = np.nonzero(known)[0]
@@ -162,6 +163,9 @@ def num_seen(tokens: Tokens, before: Tokens) -> int:
 
 
 def _grams(tokens: Tokens) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    windows = np.lib.stride_tricks.sliding_window_view(tokens.astype(np.uint64), _GRAM)
-    hashed: np.ndarray[Any, np.dtype[np.uint64]] = windows @ _FACTORS
+    """A hash of each run of so many tokens. In long vectors: numpy lets go of the interpreter."""
+    wide = tokens.astype(np.uint64)
+    hashed = np.zeros(len(tokens) - _GRAM + 1, dtype=np.uint64)
+    for i, factor in enumerate(_FACTORS):
+        hashed += factor * wide[i : i + len(hashed)]
     return hashed
