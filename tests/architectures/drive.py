@@ -128,10 +128,10 @@ class Account:
         return self._deepest_cut(prompt, limit)
 
     def _deepest_shared_stop(self, prompt: Prompt, limit: int) -> int:
-        own = [s.position for s in PLACEMENT.schedule(prompt)]
+        own = [s.position for s in PLACEMENT.exact_schedule(prompt)]
         best = 0
         for other, places in self.stored:
-            theirs = [s.position for s in PLACEMENT.schedule(other)]
+            theirs = [s.position for s in PLACEMENT.exact_schedule(other)]
             for place in places:
                 same_cuts = [p for p in own if p <= place] == [p for p in theirs if p <= place]
                 fits = place <= min(limit, shared_len(prompt, other))

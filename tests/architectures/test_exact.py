@@ -40,7 +40,8 @@ def test_every_checkpoint_gives_the_bits_of_a_cold_run(
     assert first.live.cuts == cold.live.cuts
     cuts = list(cold.live.cuts)
     cold_tokens, cold_end = greedy(model, cold, NUM_GREEDY)
-    assert first.stored_at == [24, 63, 103, 124, 144]  # system, message, step, message, message
+    # System, message, message, step, message, message.
+    assert first.stored_at == [24, 33, 63, 103, 124, 144]
     for position in first.stored_at:
         hot = read(model, cache, prompt, limit=position)
         assert hot.cached_len == position

@@ -44,8 +44,19 @@ def upto(stops: Sequence[Stop], position: int) -> list[Stop]:
 def test_longer_prompt_has_the_same_stops(
     placement: Placement, prompt: Prompt, more: Prompt
 ) -> None:
-    ahead = placement.schedule(longer(prompt, more))
-    assert upto(ahead, len(prompt)) == upto(placement.schedule(prompt), len(prompt))
+    for schedule in (placement.schedule, placement.exact_schedule):
+        ahead = schedule(longer(prompt, more))
+        assert upto(ahead, len(prompt)) == upto(schedule(prompt), len(prompt))
+
+
+def test_exact_mode_stops_at_messages_half_as_far_apart() -> None:
+    prompt = messages_of(200, 260, 500, 800)
+    assert [stop.position for stop in Placement().schedule(prompt)] == [800]
+    assert [stop.position for stop in Placement().exact_schedule(prompt)] == [260, 800]
+
+
+def messages_of(*ends: int) -> Prompt:
+    return Prompt([1] * (ends[-1] + 10), [Boundary(at, BoundaryKind.MESSAGE) for at in ends])
 
 
 @given(placement=PLACEMENTS, prompt=prompts())
@@ -266,7 +277,7 @@ def test_tail_is_the_end_of_the_last_message_or_one_token_before_the_end() -> No
 
 
 def chunks_of(placement: Placement, prompt: Prompt) -> list[tuple[int, int]]:
-    ends = [0, *(s.position for s in placement.schedule(prompt)), len(prompt)]
+    ends = [0, *(s.position for s in placement.exact_schedule(prompt)), len(prompt)]
     return [(lo, hi) for lo, hi in pairwise(ends) if lo < hi]
 
 

@@ -213,7 +213,7 @@ def test_end_that_is_kept_behind_a_refused_one_is_no_return() -> None:
 def test_in_exact_mode_the_last_stop_of_the_schedule_is_the_end() -> None:
     cache = cache_for(TOY.name, exact=True)
     prompt = messages([2] * 20, 6, 12, 19)
-    stops = cache.placement.schedule(prompt)
+    stops = cache.placement.exact_schedule(prompt)
     newcomer = Newcomer(
         Space.empty("", cache.layout, exact=True),  # type: ignore[arg-type]
         Tree(8, 1).root, prompt, stops[-1].position, StopKind.STEP, 1,

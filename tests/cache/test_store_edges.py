@@ -184,7 +184,7 @@ def test_snapshot_of_a_few_tokens_ago_is_refused() -> None:
 def test_exact_mode_stores_nothing_between_its_stops() -> None:
     cache = PrefixCache(TOYS["rows"].make, exact=True, budget_bytes=1 << 20, placement=SMALL)
     prompt = Prompt(TOKENS)
-    [first, *_] = [stop.position for stop in SMALL.schedule(prompt)]
+    [first, *_] = [stop.position for stop in SMALL.exact_schedule(prompt)]
     live = live_at(TOYS["rows"], prompt, first)
     assert cache.insert(prompt, live, at=first - 1).refusal is Refusal.OFF_SCHEDULE
     assert cache.insert(prompt, live, at=first).is_stored

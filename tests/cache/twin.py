@@ -47,7 +47,7 @@ class Twin:
         return Place(tokens, tuple(self.cuts(prompt, position)) if self.exact else ())
 
     def cuts(self, prompt: Prompt, position: int) -> list[int]:
-        return [s.position for s in self.placement.schedule(prompt) if s.position <= position]
+        return [s.position for s in self.placement.exact_schedule(prompt) if s.position <= position]
 
     def reference(self, prompt: Prompt, position: int) -> list[Any]:
         """Caches that have read the prompt up to `position` with no help from any cache."""

@@ -247,7 +247,7 @@ def test_exact_mode_never_cuts_a_chunk_for_a_stream() -> None:
     _, reader = made.ask(prompt, 4)
     made.step_until(lambda: reader.is_over)
     assert reader.tokens == alone(made, prompt, 4, exact=True)
-    stops = [stop.position for stop in made.cache.placement.schedule(prompt)]
+    stops = [stop.position for stop in made.cache.placement.exact_schedule(prompt)]
     assert reader.readings == [0, *stops, len(prompt)]
 
 

@@ -62,7 +62,7 @@ def test_exact_mode_reads_to_the_last_stop_and_stays_exact() -> None:
     upcoming = turn_and_follow_up(made, random_tokens(60, 9))
     made.run_idle()
     prompt, heard = ask_next(made, upcoming)
-    last = [stop.position for stop in made.cache.placement.schedule(upcoming)][-1]
+    last = [stop.position for stop in made.cache.placement.exact_schedule(upcoming)][-1]
     assert heard.result.cached_tokens == last > 68
     assert heard.tokens == alone(made, prompt, 6, exact=True)
 

@@ -32,6 +32,8 @@ SHORT_TURN = 64
 # Of min_span, the part from which on a stop is worth a pass: before a question, and behind a text
 # that other questions may follow.
 _SHORT, _TEXT = 8, 4
+# In exact mode, which stops nowhere else, the part of it from which on the end of a message is.
+_EXACT = 2
 # So many of the user's last messages are likely to be edited.
 _NUM_QUESTIONS = 2
 
@@ -95,17 +97,21 @@ class Placement:
 
     def schedule(self, prompt: Prompt) -> list[Stop]:
         """The stops of `prompt` in rising order, its end not included."""
-        return self._schedule(prompt, prompt.ends)
+        return self._schedule(prompt, prompt.ends, self.min_span)
 
-    def _schedule(self, prompt: Prompt, ends: Sequence[Boundary]) -> list[Stop]:
-        """With stops at `ends`, as far as they lie apart."""
+    def exact_schedule(self, prompt: Prompt) -> list[Stop]:
+        """The stops of `prompt` in exact mode, which has no others: they lie nearer together."""
+        return self._schedule(prompt, prompt.ends, max(1, self.min_span // _EXACT))
+
+    def _schedule(self, prompt: Prompt, ends: Sequence[Boundary], distance: int) -> list[Stop]:
+        """With stops at `ends`, as far as they lie `distance` tokens apart."""
         stops: list[Stop] = []
         at = 0
         for boundary in ends:
             while boundary.position - at > self.prefill_step:
                 at += self.prefill_step
                 stops.append(Stop(at, StopKind.STEP))
-            far_enough = boundary.position - at >= self.min_span
+            far_enough = boundary.position - at >= distance
             if far_enough or (boundary.kind in _ALWAYS and boundary.position > at):
                 at = boundary.position
                 stops.append(Stop(at, StopKind(boundary.kind)))
@@ -115,8 +121,9 @@ class Placement:
         return stops
 
     def is_on_schedule(self, prompt: Prompt, cuts: Sequence[int]) -> bool:
-        """Whether a prefill that was cut there, and stands at the last, has read along it."""
-        stops = [stop.position for stop in self.schedule(prompt)]
+        """Whether a prefill that was cut there, and stands at the last, has read along the
+        schedule of exact mode."""
+        stops = [stop.position for stop in self.exact_schedule(prompt)]
         return bool(cuts) and list(cuts) == stops[: len(cuts)]
 
     def keys(self, prompt: Prompt) -> bytes:
@@ -132,7 +139,7 @@ class Placement:
         expert multiplies at once.
         """
         keys = prompt.tokens.astype("<i8")
-        ends = [stop.position for stop in self.schedule(prompt)]
+        ends = [stop.position for stop in self.exact_schedule(prompt)]
         for lo, hi in zip([0, *ends], [*ends, len(prompt)], strict=True):
             if lo < hi:
                 chunk = hashlib.blake2b(prompt.tokens[lo:hi].tobytes(), digest_size=8).digest()
@@ -141,7 +148,7 @@ class Placement:
 
     def exact_stops(self, prompt: Prompt, start: int) -> list[Stop]:
         """The stops of a prefill that begins at `start`, up to the end, along the schedule."""
-        stops = [s for s in self.schedule(prompt) if start < s.position < len(prompt)]
+        stops = [s for s in self.exact_schedule(prompt) if start < s.position < len(prompt)]
         return [*stops, Stop(len(prompt), StopKind.END)]
 
     def stops(
@@ -189,7 +196,7 @@ class Placement:
         messages nor the generation prompt need a stop, and every stop is one more pass over the
         weights."""
         shared = [end for end in prompt.boundaries if end.kind in _ALWAYS]
-        found = self._between(self._schedule(prompt, shared), start, len(prompt))
+        found = self._between(self._schedule(prompt, shared, self.min_span), start, len(prompt))
         tail = self.tail(prompt)
         if start < tail:
             found.setdefault(tail, Stop(tail, _tail_kind(prompt, tail)))
@@ -229,7 +236,7 @@ class Placement:
 
     def end(self, prompt: Prompt, *, exact: bool) -> int:
         """The last position where a prefill of it leaves a checkpoint, if it leaves any."""
-        stops = self.schedule(prompt) if exact else []
+        stops = self.exact_schedule(prompt) if exact else []
         return stops[-1].position if stops else self.tail(prompt)
 
     def superfluous(self, checkpoints: Sequence[Stop]) -> list[Stop]:

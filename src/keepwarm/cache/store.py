@@ -269,7 +269,7 @@ class PrefixCache:
             return self.fresh()
         match.node.use(match.cached_len, self._clock())
         position = match.cached_len
-        stops = [stop.position for stop in self.placement.schedule(match.prompt)]
+        stops = [stop.position for stop in self.placement.exact_schedule(match.prompt)]
         return Live.at(caches, match.prompt, position, [p for p in stops if p <= position])
 
     # Storing

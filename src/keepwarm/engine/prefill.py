@@ -223,7 +223,9 @@ class Warming(Prefill):
 
     def _plan(self) -> list[Stop]:
         start, end = self.live.position, len(self.prompt)
-        stops = [s for s in self._cache.placement.schedule(self.prompt) if s.position > start]
+        placement = self._cache.placement
+        schedule = placement.exact_schedule if self._cache.exact else placement.schedule
+        stops = [s for s in schedule(self.prompt) if s.position > start]
         if not self._cache.exact and start < end and (not stops or stops[-1].position < end):
             stops.append(Stop(end, StopKind.TAIL))
         return stops

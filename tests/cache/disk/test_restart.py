@@ -42,7 +42,7 @@ def test_restart_gives_the_states_of_a_cold_run(name: str, exact: bool, tmp_path
     match = again.match(prompt)
     assert match.cached_len == load.position == first.peek(prompt).cached_len >= 30
     live = again.restore(match)
-    stops = [s.position for s in again.placement.schedule(prompt)] if exact else []
+    stops = [s.position for s in again.placement.exact_schedule(prompt)] if exact else []
     cold = toy.cold(prompt.tokens[: match.cached_len], stops)
     assert are_same(contents(live.caches), contents(cold))
     again.check()
@@ -72,7 +72,7 @@ def test_prompts_that_part_within_a_file_come_back_each_as_it_was(
             match = again.match(prompt)
             assert match.cached_len >= 45
             live = again.restore(match)
-            stops = [s.position for s in again.placement.schedule(prompt)] if exact else []
+            stops = [s.position for s in again.placement.exact_schedule(prompt)] if exact else []
             cold = toy.cold(prompt.tokens[: match.cached_len], stops)
             assert are_same(contents(live.caches), contents(cold))
         again.check()
