@@ -23,6 +23,7 @@ from keepwarm import Placement, PrefixCache
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.server.app import create_app
+from keepwarm.server.connections import Connection
 from tests.architectures.zoo import ARCHITECTURES
 from tests.prompt.tokenizers_for_tests import make_tokenizer
 
@@ -180,7 +181,12 @@ def listening(
 ) -> Iterator[str]:
     """The address of a server whose engine may not run yet."""
     app = wrap(create_app(engine, settings))
-    options = {"http": "h11", "log_config": None, "timeout_graceful_shutdown": 1, "lifespan": "off"}
+    options: dict[str, Any] = {
+        "http": Connection,
+        "log_config": None,
+        "timeout_graceful_shutdown": 1,
+        "lifespan": "off",
+    }
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -21,6 +21,7 @@ from keepwarm.engine.engine import Engine
 from keepwarm.model.hub import Transfer
 from keepwarm.prompt.template import trouble_with
 from keepwarm.server.app import create_app
+from keepwarm.server.connections import Connection, raise_file_limit
 
 # For answers that are on their way when the engine has given up the last request.
 _CLOSING_S = 5.0
@@ -44,7 +45,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",  # else httptools where it is installed, see docs/log/first-token.md
+                http=Connection,  # h11, and not httptools: see docs/log/first-token.md
                 backlog=BACKLOG,
                 access_log=False,  # the server writes one line for each request
                 log_config=None,
@@ -56,6 +57,7 @@ class Server(uvicorn.Server):
 
     def serve_until_stopped(self) -> int:
         """Loads and serves. Returns the exit status."""
+        Connection.max_connections = raise_file_limit()
         self._engine.start()
         loading = threading.Thread(target=self._load, name="keepwarm-loading", daemon=True)
         loading.start()
