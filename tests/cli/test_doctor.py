@@ -19,6 +19,8 @@ from keepwarm.cli.main import main
 from keepwarm.config import Config
 from keepwarm.own_loop import prefill
 from keepwarm.state.base import Kind
+from tests.cache.disk.folders import crash
+from tests.cli.test_cache import files, filled
 from tests.compat.serving import save_small_model
 from tests.server.serving import listening
 
@@ -114,6 +116,21 @@ def test_keys_and_disk_are_looked_at(folder: Path, tmp_path: Path, capsys: Any) 
     assert found["server"]["keys"]["count"] == 1
     assert "secret" not in json.dumps(found)
     assert "cannot be written" in found["server"]["disk cache"]["words"]
+
+
+def test_damaged_file_of_the_disk_cache_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "prompts"
+    crash(filled(root, "one"))
+    told = []
+    for _ in range(2):
+        section = Section("server", "Server")
+        machine._add_disk(section, Config(disk_cache=str(root)))
+        told += section.findings
+        file = files(root)[0]
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert [found.level for found in told] == [Level.OK, Level.ADVICE]
+    assert "every file holds" in told[0].words
+    assert told[1].data["damaged_files"] == 1
 
 
 def test_model_without_a_template_is_still_tried(tmp_path: Path, capsys: Any) -> None:

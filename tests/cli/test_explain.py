@@ -57,6 +57,29 @@ def test_request_last_ones_and_log_are_explained(
     assert "advice: let the client send tools in a fixed order" in told
 
 
+def test_three_planted_causes_of_an_agent_session_are_named(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "keepwarm.server")
+    with served("qwen3_5", cache_bytes=1_500_000, idle_prefill="off") as server:
+
+        def asks(system: str, question: str, tools: list[Any] | None = None) -> None:
+            server.post("/v1/chat/completions", body(system, question, tools=tools, max_tokens=1))
+
+        asks(CLOCK.format(0) + text(41), text(42))
+        asks(CLOCK.format(1) + text(41), text(42))  # a clock
+        asks(text(43), text(44), TOOLS)
+        asks(text(43), text(44), TOOLS[1:] + TOOLS[:1])  # tools in another order
+        for i in range(8):
+            asks(text(50 + i, 150), text(60 + i, 150))
+        asks(CLOCK.format(1) + text(41), text(42))  # evicted
+        told = said(capsys, "--last", "13", "--url", server.url)
+    log = "\n".join(record.getMessage() for record in caplog.records)
+    for words in ("10:0|0' → ", "the same tools in another order", "evicted to make room"):
+        assert words in told
+        assert words in log
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -137,6 +137,17 @@ def test_order_of_tools_is_a_cause_that_is_proven(tools: list[Any], messages: Ch
     assert miss.advice is not None
 
 
+@given(st.integers(1, 6).map(talk), st.integers(0, 5), st.integers(0, 30))
+def test_white_space_is_a_cause_that_is_proven(messages: Chat, which: int, at: int) -> None:
+    spaced, index = deepcopy(messages), which % len(messages)
+    words = spaced[index]["content"].split()
+    spaced[index]["content"] = " ".join(words[: at + 1]) + "  " + " ".join(words[at + 1 :])
+    miss = missed(asked(messages), asked(spaced))
+    assert miss is None or miss.cause in ("white space alone", "the text differs here")
+    if miss is not None and at < 20:  # enough stands behind it to be compared
+        assert miss.cause == "white space alone"
+
+
 def test_changed_new_and_missing_tools_are_named() -> None:
     changed = deepcopy(TOOLS)
     changed[1]["function"]["description"] = text(9)

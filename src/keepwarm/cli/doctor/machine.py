@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import mlx.core as mx
 
+from keepwarm.cache.disk.survey import models_in, verify
 from keepwarm.cli.amounts import amount
 from keepwarm.cli.doctor.findings import Level, Section
 from keepwarm.cli.listen import listen
@@ -26,6 +28,7 @@ from keepwarm.model import backend, blas, speedups
 from keepwarm.server.guard import is_loopback
 
 _PACKAGES = ("keepwarm", "mlx", "mlx-lm", "transformers")
+_READ_BYTES = 2 << 30  # of the disk cache; more would take longer than a few seconds
 _SIDE = 768  # of the matrices whose product is timed
 
 
@@ -196,8 +199,15 @@ def _add_disk(section: Section, config: Config) -> None:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         section.add("disk cache", f"{folder} cannot be written", Level.PROBLEM)
         return
-    used = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    stats = os.statvfs(existing)
-    free = stats.f_bavail * stats.f_frsize
-    words = f"{folder}: {amount(used)} used, {amount(free)} free on that disk"
-    section.add("disk cache", words, used_bytes=used, free_bytes=free)
+    held = models_in(folder)
+    used, free = sum(model.nbytes for model in held), shutil.disk_usage(existing).free
+    words = f"{folder}: {amount(used)} of {len(held)} models, {amount(free)} free on that disk"
+    faults: list[tuple[Path, str]] = []
+    if used > _READ_BYTES:
+        words += "; `keepwarm cache verify` reads and checks every file"
+    elif held:
+        faults = verify(folder, lambda _: None)
+        words += f"; {len(faults)} files are damaged" if faults else "; every file holds"
+    level = Level.ADVICE if faults else Level.OK  # what is damaged is a miss, never an answer
+    data: dict[str, Any] = {"used_bytes": used, "free_bytes": free, "damaged_files": len(faults)}
+    section.add("disk cache", words, level, **data)
