@@ -10,7 +10,7 @@ from typing import Any
 from keepwarm.cli.choice import chosen
 from keepwarm.cli.flags import add_flags, config_of
 from keepwarm.cli.listen import listen
-from keepwarm.server.log import JsonLines
+from keepwarm.server.log import JsonLines, TextLines
 
 _EXAMPLES = """\
 examples:
@@ -43,12 +43,9 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop. Returns the exit status; raises BadInput."""
     config = chosen(config_of(args))
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
-    if config.log_json:
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonLines())
+    logging.basicConfig(level=config.log_level.upper())
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLines() if config.log_json else TextLines())
     for name in ("httpx", "httpx2"):  # a line for each file of a download
         logging.getLogger(name).setLevel(logging.WARNING)
     with listen(config.host, config.port) as listener:

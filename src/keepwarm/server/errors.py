@@ -20,6 +20,7 @@ from keepwarm.errors import (
     TooLong,
     Unavailable,
 )
+from keepwarm.server.log import printable
 
 log = logging.getLogger("keepwarm.server")
 
@@ -98,8 +99,9 @@ class ApiError(HTTPException):
     def answer(self, scope: Scope) -> JSONResponse:
         """The answer to a request, with a line in the log: whoever wonders looks there."""
         request_id = scope.get("state", {}).get("request_id", "")
-        where = f"{scope['method']} {scope['path']}"
-        log.info("%s: %d %s [%s]", where, self.status_code, self.detail, request_id)
+        where = printable(f"{scope['method']} {scope['path']}")
+        detail = printable(self.detail)
+        log.info("%s: %d %s [%s]", where, self.status_code, detail, request_id)
         body = self.anthropic_body(request_id) if speaks_anthropic(scope) else self.body()
         return JSONResponse(body, self.status_code, headers=dict(self.headers or {}))
 

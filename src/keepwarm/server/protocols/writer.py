@@ -17,6 +17,7 @@ from keepwarm.server.asked import Asked
 from keepwarm.server.errors import ApiError, as_api_error
 from keepwarm.server.exchange import ChatExchange, Exchange
 from keepwarm.server.intake import ChatPlan, plan_of
+from keepwarm.server.log import printable
 from keepwarm.server.service import Service
 from keepwarm.server.stream import EventStream, while_connected
 
@@ -78,6 +79,6 @@ async def answer(request: Request, asked: Asked, write: Callable[[Exchange], Wri
         response = await while_connected(request.receive, generation, writer.whole)
     if plan.notes:
         words = "; ".join(plan.notes)
-        log.info("%s: %s", writer.route, words)
+        log.info("%s: %s", writer.route, printable(words))
         response.headers[NOTES_HEADER] = quote(words, safe=_PLAIN)
     return response
