@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 # No test may need the network; this holds for whatever is imported after this line.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Servers keep prompts on disk by default; tests that are about it name a folder.
+os.environ["KEEPWARM_DISK_CACHE"] = "off"
 # Every core has tests of its own, and OpenBLAS would start a thread per core in each of them.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

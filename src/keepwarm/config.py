@@ -240,8 +240,8 @@ class Config:
         " 64 or 128", read=int,
     )  # fmt: skip
     disk_cache: str | None = _setting(
-        None, "disk-cache", _CACHE, "a folder in which prompts are kept for the next start; off for"
-        " none", metavar="DIR",
+        None, "disk-cache", _CACHE, "a folder that keeps prompts for the next start; by default,"
+        " for `keepwarm serve`, one in the user's cache folder; off keeps none", metavar="DIR",
     )  # fmt: skip
     disk_cache_bytes: int | None = _setting(
         None, "disk-cache-bytes", _CACHE, "the largest size of the folder, all models together; by"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepwarm.cache.disk.settings import Disk
+from keepwarm.cache.disk.settings import Disk, default_folder
 from keepwarm.cache.placement import Placement
 from keepwarm.cache.store import PrefixCache
 from keepwarm.config import Config, Percent
@@ -47,10 +47,12 @@ def make_engine(
 
 
 def _disk(config: Config) -> Disk | None:
+    """Where and how prompts are kept for the next start. On the engine's thread."""
     if config.disk_cache in (None, "off"):
         return None
+    folder = default_folder() if config.disk_cache == "auto" else str(config.disk_cache)
     return Disk(
-        str(config.disk_cache),
+        folder,
         name=config.served_name or shown_name(config.model),
         max_bytes=config.disk_cache_bytes,
         max_days=config.disk_cache_days,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from dataclasses import replace
 from typing import Any
 
 from keepwarm.cli.choice import chosen
@@ -43,6 +44,8 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until it is told to stop. Returns the exit status; raises BadInput."""
     config = chosen(config_of(args))
+    if config.disk_cache is None:
+        config = replace(config, disk_cache="auto")
     logging.basicConfig(level=config.log_level.upper())
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonLines() if config.log_json else TextLines())

@@ -24,6 +24,7 @@ class Wait:
 
     load: Load | None
     began: float
+    until: float
     num_loads: int = 0
     nbytes: int = 0  # of all its loads
 
@@ -33,6 +34,7 @@ class Loading:
 
     def __init__(self, cache: PrefixCache) -> None:
         self._tier = cache.disk
+        self._cost = cache.cost
         self._waits: dict[Job, Wait] = {}
 
     def __len__(self) -> int:
@@ -45,20 +47,23 @@ class Loading:
         """Let it wait if there are files for it. Mutates."""
         if self._tier is None:
             return
-        if self._tier.is_opening:
-            self._waits[job] = Wait(None, perf_counter())
+        now = perf_counter()
+        if self._tier.will_open:
+            # No longer than it would take to read the prompt.
+            prefill_s = self._cost.prefill_s(match.cached_len, len(prompt))
+            self._waits[job] = Wait(None, now, now + min(prefill_s, self._tier.deadline_s))
         elif (load := self._tier.load(prompt, match)) is not None:
-            self._waits[job] = Wait(load, perf_counter(), 1)
+            self._waits[job] = Wait(load, now, now + self._tier.deadline_s, 1)
 
     def over(self) -> list[Job]:
         """Those whose wait is over, one way or another."""
         if self._tier is None or not self._waits:
             return []
-        now, deadline_s = perf_counter(), self._tier.deadline_s
+        now = perf_counter()
         return [
             job
             for job, wait in self._waits.items()
-            if now - wait.began > deadline_s
+            if now > wait.until
             or (wait.load.is_over if wait.load is not None else not self._tier.is_opening)
         ]
 
@@ -68,14 +73,13 @@ class Loading:
         wait = self._waits.pop(job)
         if wait.load is not None:
             wait.nbytes += wait.load.num_bytes_read
-        is_late = self._tier is None or perf_counter() - wait.began > self._tier.deadline_s
-        if is_late or wait.num_loads >= _MAX_LOADS:
+        if self._tier is None or perf_counter() > wait.until or wait.num_loads >= _MAX_LOADS:
             return wait
-        assert self._tier is not None
         load = self._tier.load(prompt, match)
         if load is None:
             return wait
-        self._waits[job] = Wait(load, wait.began, wait.num_loads + 1, wait.nbytes)
+        until = wait.began + self._tier.deadline_s
+        self._waits[job] = Wait(load, wait.began, until, wait.num_loads + 1, wait.nbytes)
         return None
 
     def forget(self, job: Job) -> None:

@@ -67,7 +67,9 @@ def killed(folder: Path, seed: int, number: int = 0, after: bool = False) -> tup
         if number:
             _wait_for(lambda: "done" in log.read_text() or not child.is_alive())
         else:
-            time.sleep(random.Random(seed).uniform(0, 0.25))
+            # Every run has something that is safe, and most have something on its way.
+            _wait_for(lambda: "safe" in log.read_text() or not child.is_alive())
+            time.sleep(random.Random(seed).uniform(0, 0.2))
     finally:
         assert child.pid is not None
         with suppress(ProcessLookupError):
@@ -101,8 +103,7 @@ def kill_and_look(folder: Path, seed: int, number: int = 0, after: bool = False)
 
 
 def test_kill_at_any_instant(tmp_path: Path) -> None:
-    found = [kill_and_look(tmp_path / str(seed), seed) for seed in range(6)]
-    assert any(found)
+    assert all(kill_and_look(tmp_path / str(seed), seed) for seed in range(6))
 
 
 def test_kill_at_any_step_of_a_write(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_kill_at_any_step_of_a_write(tmp_path: Path) -> None:
 def test_two_hundred_kills_at_any_instant(batch: int, tmp_path: Path) -> None:
     seeds = range(100 + 20 * batch, 120 + 20 * batch)
     found = [kill_and_look(tmp_path / str(seed), seed) for seed in seeds]
-    assert sum(found) > 10
+    assert all(found)
 
 
 @pytest.mark.crash
@@ -127,7 +128,7 @@ def test_kill_at_every_step_of_a_write(after: bool, tmp_path: Path) -> None:
     found = [
         kill_and_look(tmp_path / str(number), number, number, after) for number in range(1, 71)
     ]
-    assert sum(found) > 30
+    assert sum(found) > 15
 
 
 # Power cuts

@@ -42,6 +42,7 @@ class Tier:
         self.on_news: Callable[[], None] = lambda: None  # any thread: `step` has something to do
         self._news = Event()
         self._disk = disk
+        self._has_files = False
         self._shelf = Shelf(
             cache, disk, disk.model if disk.model is not None else model, self._tell
         )
@@ -64,6 +65,7 @@ class Tier:
         except Exception as error:  # whatever a foreign model may raise when it is looked at
             shelf.turn_off(str(error))
             return
+        self._has_files = any(self._disk.path.glob("*/*-*"))
         shelf.writer.submit(partial(opened, plan, self._disk), self._opened, held=[plan])
 
     def _opened(self, job: Job) -> None:
@@ -140,7 +142,7 @@ class Tier:
 
     def load_now(self, prompt: Prompt, match: Match) -> Load | None:
         """As `load`, and wait for it, but no longer than the deadline."""
-        if self.is_opening:
+        if self.will_open:
             self.wait_open(self.deadline_s)
         load = self.load(prompt, match)
         if load is not None:
@@ -164,6 +166,11 @@ class Tier:
     @property
     def is_opening(self) -> bool:
         return self._shelf.phase is Phase.OPENING
+
+    @property
+    def will_open(self) -> bool:
+        """Whether there may be something once it is open."""
+        return self.is_opening and self._has_files
 
     @property
     def off_because(self) -> str | None:

@@ -83,7 +83,7 @@ class Writing:
             if checkpoint is None or checkpoint.kind not in LASTING:
                 self._due.pop(id(step), None)  # the conversation went on
             elif checkpoint.hits or len(step.children) > 1:
-                self._due.setdefault(id(step), Due(space, step, now))  # used a second time
+                self._due[id(step)] = Due(space, step, now)  # used a second time
         self._due[id(node)] = Due(space, node, now + self._disk.idle_s)
         if len(self._due) > _MAX_DUE:
             del self._due[next(iter(self._due))]
