@@ -30,6 +30,8 @@ from keepwarm.model import speedups
 KERNELS_EPOCH = 1
 
 _MODELS = "mlx_lm.models"
+# Of what MLX tells about a device; the rest, such as its free memory, changes all the time.
+_DEVICE = ("architecture", "device_name", "compute_capability_major", "compute_capability_minor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,10 @@ def facts_of(model: Any, *, exact: bool) -> dict[str, str]:
         "kernels": f"{speedups.kernels_in_use()} {KERNELS_EPOCH}",
     }
     if exact:
+        info = mx.device_info()
         facts |= {
             "mlx": _version_of("mlx"),
-            "device": json.dumps({k: str(v) for k, v in sorted(mx.device_info().items())}),
+            "device": json.dumps({name: str(info.get(name)) for name in _DEVICE}),
             "machine": f"{platform.machine()} {mx.default_device()}",
             "threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
             "blas": f"{_version_of('scipy-openblas32')} {os.environ.get('KEEPWARM_BLAS', '')}",
