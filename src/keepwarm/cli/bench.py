@@ -40,6 +40,17 @@ Each system runs in a process of its own; they take turns. mlx-lm reads with its
 own loops and its own chunks. keepwarm reads into an empty cache, and stores its checkpoints.
 """
 
+_BATCH_EXAMPLES = """\
+examples:
+  keepwarm bench batch
+  keepwarm bench batch --shape qwen3_5-mini --prompts 200 --shared 1490
+  keepwarm bench batch --model ./my-model --json batch.json
+
+keepwarm's engine gets plain prompts and finds by itself what they have in common. mlx-lm's batches
+read all of each, or start from a copy of what was read of the common beginning, which is then known.
+Each runs in a process of its own; they take turns.
+"""
+
 _TRACE_EXAMPLES = """\
 examples:
   keepwarm bench trace ./traces
@@ -68,6 +79,7 @@ def add_to(commands: Any) -> None:
     for name, entry in SCENARIOS.items():
         _add_duel(scenarios, name, entry)
     _add_prefill(scenarios)
+    _add_batch(scenarios)
     _add_trace(scenarios)
 
 
@@ -199,8 +211,58 @@ def run_prefill(args: argparse.Namespace) -> int:
 
     from keepwarm.bench import prefill
 
-    report = _measured(prefill.Plan(model, args.shape, lengths, args.rounds))
+    report = _measured(prefill.measure, prefill.Plan(model, args.shape, lengths, args.rounds))
     _show(lambda found: [prefill.table(found)], report, args)
+    return 0
+
+
+def _add_batch(scenarios: Any) -> None:
+    parser = scenarios.add_parser(
+        "batch",
+        help="how fast many prompts with one beginning are answered",
+        description="Measure how long many prompts with one beginning take, given at once in Python.",
+        epilog=_BATCH_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", metavar="M", help=f"a folder or a name (default: {BUILT_IN})")
+    which.add_argument(
+        "--shape", metavar="NAME", help="random weights in the shape of a real model"
+    )
+    for flag, default, words in (
+        ("--prompts", 48, "how many there are"),
+        ("--shared", 1024, "tokens that all begin with"),
+        ("--own", 16, "tokens of each behind that"),
+        ("--reply", 16, "tokens of each reply"),
+        ("--rounds", 3, "how often each is measured"),
+    ):
+        parser.add_argument(
+            flag, type=int, default=default, metavar="N", help=f"{words} (default: %(default)s)"
+        )
+    _add_outputs(parser)
+    parser.set_defaults(run=run_batch)
+
+
+def run_batch(args: argparse.Namespace) -> int:
+    """Returns the exit status; raises BadInput."""
+    _check_rounds(args)
+    _check_outputs(args)
+    for flag in ("prompts", "shared", "own", "reply"):
+        if getattr(args, flag) < 1:
+            raise BadInput(f"--{flag} must be at least 1, got {getattr(args, flag)}")
+    if args.shape is not None:
+        _check_shape(args.shape)
+    model = None if args.shape else args.model or BUILT_IN
+    if model is not None:
+        source_of(model)  # raises where there is no built-in model
+
+    from keepwarm.bench import batch
+
+    plan = batch.Plan(
+        model, args.shape, args.prompts, args.shared, args.own, args.reply, args.rounds
+    )
+    report = _measured(batch.measure, plan)
+    _show(lambda found: [batch.table(found)], report, args)
     return 0
 
 
@@ -296,9 +358,7 @@ def _bar() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _measured(plan: Any) -> Report:
-    from keepwarm.bench.prefill import measure
-
+def _measured(measure: Callable[[Any, Callable[[str], None]], Report], plan: Any) -> Report:
     with _bar() as progress:
         task = progress.add_task("", total=plan.num_measurements)
 
