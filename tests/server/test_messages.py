@@ -132,6 +132,26 @@ def test_usage_is_counted_once_however_a_client_adds_it_up(server: Served) -> No
         assert sum(told.get(kind, 0) for kind in kinds) == counted["input_tokens"]
 
 
+def test_call_is_told_while_it_is_written(client: Anthropic) -> None:
+    events, message = stream(client, "Call!", tools=[WEATHER])
+    deltas = [e.delta for e in events if e.type == "content_block_delta"]
+    written = [delta.partial_json for delta in deltas if delta.type == "input_json_delta"]
+    assert len(written) > 2
+    assert json.loads("".join(written)) == {"city": "Oslo"}
+    call = message.content[-1]
+    assert call.input == {"city": "Oslo"}
+    # Under the same name the next turn knows it.
+    begun = next(e for e in events if e.type == "content_block_start" and e.index == 1)
+    assert begun.content_block.id == call.id
+
+
+def test_call_that_the_limit_cuts_off_is_closed(client: Anthropic) -> None:
+    events, message = stream(client, "Call!", tools=[WEATHER], max_tokens=24)
+    kinds = [event.type for event in events]
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop")
+    assert message.stop_reason == "max_tokens"
+
+
 def test_events_come_in_order(server: Served) -> None:
     body = {"max_tokens": 64, "messages": turns("Think and call!"), "tools": [WEATHER]}
     text = server.post("/v1/messages?beta=true", {**body, "stream": True}).text

@@ -46,6 +46,15 @@ class Splitter:
         self._scanned: list[Piece] = []
         self._shown: list[Piece] = []
 
+    def call_text(self, start: int) -> str | None:
+        """As `Scanner.call_text`."""
+        return self._scanner.call_text(start)
+
+    @property
+    def closed_call(self) -> str:
+        """The text of the call that was closed last, without its tags."""
+        return self._scanner.closed_call
+
     def push(self, text: str) -> list[Piece]:
         """What is certain now that `text` follows. Mutates."""
         self._texts.append(text)

@@ -57,6 +57,7 @@ class Scanner:
         self._call_tag = ""
         self._called_from = "normal"  # the state that the call interrupts
         self._num_calls = 0
+        self.closed_call = ""  # the text of the call that was closed last
 
     def anew(self) -> Scanner:
         """For another reply to the same prompt, with any tools."""
@@ -74,6 +75,13 @@ class Scanner:
     def decided_len(self) -> int:
         """Characters of the reply of which it is certain what they are."""
         return self._call_start if self._state == "tool" else self._read_len
+
+    def call_text(self, start: int) -> str | None:
+        """The text of the call that is being written, but for its first `start` letters; None
+        where none is, and in a thought, which may only speak of calls."""
+        if self._state != "tool" or self._called_from != "normal":
+            return None
+        return "".join(self._call)[start:]
 
     def push(self, text: str) -> list[Piece]:
         """What is certain now that `text` follows. Mutates."""
@@ -157,6 +165,7 @@ class Scanner:
     def _close_call(self, end_tag: str) -> Generator[Piece, None, bool]:
         """Returns whether it was a call."""
         text, tag = "".join(self._call), self._call_tag
+        self.closed_call = text
         self._call, self._call_tag = [], ""
         kind = Thought if self._called_from == "reasoning" else Said
         calls = _read_calls(self._tokenizer, text, self._tools)

@@ -11,8 +11,8 @@ prompt is not known before the first byte, so answers say it at their end.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,11 @@ from keepwarm.events import Delta, Done, Reading, Result
 from keepwarm.explain.miss import Miss, Read, find_miss
 from keepwarm.explain.recent import Asked, Seen
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.calling import JSON_PARSER, Calling, Dictation, Written
 from keepwarm.prompt.follow_up import as_sent_back, follow_up
 from keepwarm.prompt.parse import Reply, parse_reply
 from keepwarm.prompt.scan import thought_end_tokens
-from keepwarm.prompt.split import Piece, Said, Splitter
+from keepwarm.prompt.split import Called, Piece, Said, Splitter
 from keepwarm.server.account import Account, shown_reason
 from keepwarm.server.generation import Generation
 from keepwarm.server.intake import ChatPlan, Plan
@@ -54,6 +55,9 @@ class Spoken:
     index: int  # of the choice
     pieces: list[Piece]
     token: Delta | None = None  # None for what was held back until the end
+    # What was written of a call: behind `pieces`, but before a call among them that it ends. A
+    # protocol may leave it, since the whole call comes as a piece.
+    written: tuple[Calling | Written, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +156,11 @@ class Exchange:
                     yield Began(index, event.cached_tokens)
             elif isinstance(event, Delta):
                 self._generation.progress = ""
-                yield Spoken(index, reader.push(event.text), event)
+                pieces = reader.push(event.text)
+                yield Spoken(index, pieces, event, tuple(reader.take_written()))
             elif isinstance(event, Done) and event.result is not None:
                 if rest := reader.end(event.result.finish_reason):
-                    yield Spoken(index, rest)
+                    yield Spoken(index, rest, written=tuple(reader.take_written()))
                 await self._end_turn(index, reader.reply, event.result)
                 await self._compare(index, reader.reply, event.result)
                 yield Ended(index, reader.reply, event.result, [])
@@ -218,9 +223,15 @@ class Exchange:
 class Reader:
     """One reply as it comes in: as it is, or cut by a splitter."""
 
-    def __init__(self, splitter: Splitter | None = None) -> None:
+    def __init__(self, splitter: Splitter | None = None, tool_names: Collection[str] = ()) -> None:
+        """With `tool_names`, those of tools whose calls are JSON, calls are told while they are
+        written."""
         self._splitter = splitter
         self._pieces: list[Piece] = []
+        self._tool_names = tool_names
+        self._dictation: Dictation | None = None
+        self._dictated_len = 0
+        self._written: list[Calling | Written] = []
 
     @property
     def reply(self) -> Reply:
@@ -230,11 +241,44 @@ class Reader:
         """Mutates."""
         if self._splitter is None:
             return self._kept([Said(text)] if text else [])
-        return self._kept(self._splitter.push(text))
+        return self._kept(self._dictated(self._splitter.push(text)))
+
+    def take_written(self) -> list[Calling | Written]:
+        """What came of calls since it was last asked for. Mutates."""
+        taken, self._written = self._written, []
+        return taken
 
     def end(self, finish_reason: str) -> list[Piece]:
         """Mutates."""
-        return self._kept(self._splitter.end(finish_reason) if self._splitter is not None else [])
+        if self._splitter is None:
+            return []
+        return self._kept(self._dictated(self._splitter.end(finish_reason)))
+
+    def _dictated(self, pieces: list[Piece]) -> list[Piece]:
+        """`pieces`, a call under the name that it was announced by. Mutates."""
+        if not self._tool_names or self._splitter is None:
+            return pieces
+        dictation = self._dictation
+        at = next((i for i, piece in enumerate(pieces) if isinstance(piece, Called)), None)
+        if dictation is not None and at is not None:
+            self._written += dictation.push(self._splitter.closed_call[self._dictated_len :])
+            called = pieces[at]
+            if dictation.has_begun and isinstance(called, Called):
+                named = replace(called.call, id=dictation.id)
+                pieces = [*pieces[:at], replace(called, call=named), *pieces[at + 1 :]]
+            self._dictation = None
+        text = self._splitter.call_text(self._dictated_len if self._dictation else 0)
+        if text is None:
+            self._dictation = None
+            return pieces
+        if self._dictation is None:
+            self._dictation, self._dictated_len = Dictation(self._tool_names), 0
+        self._dictated_len += len(text)
+        if at is None:  # else it begins in the same breath, and is told with the next one
+            self._written += self._dictation.push(text)
+        else:
+            self._dictated_len -= len(text)
+        return pieces
 
     def _kept(self, pieces: list[Piece]) -> list[Piece]:
         self._pieces += pieces
@@ -265,7 +309,10 @@ class ChatExchange(Exchange):
     async def _reader(self) -> Reader:
         plan = self._plan
         make = partial(Splitter, plan.reader, prompt=plan.chat.prompt, **self._about())
-        return Reader(await self._service.in_thread(make))
+        parser = getattr(plan.reader, "tool_parser", None)
+        can_dictate = getattr(parser, "__module__", None) == JSON_PARSER
+        names = {tool["function"]["name"] for tool in self._about()["tools"]} if can_dictate else ()
+        return Reader(await self._service.in_thread(make), names)
 
     async def _read(self, result: Result) -> Reply:
         plan, prompt = self._plan, self._plan.chat.prompt

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from starlette.responses import JSONResponse
 
 from keepwarm.events import Result
+from keepwarm.prompt.calling import Calling, Written
 from keepwarm.prompt.reply import Called, Piece, Reply, Said, Thought, ToolCall
 from keepwarm.server.errors import ApiError
 from keepwarm.server.exchange import Began, Ended, Exchange, Heard, Quiet, Spoken
@@ -47,8 +48,8 @@ class MessagesWriter(Writer):
             match heard:
                 case Quiet():
                     yield written(PING)
-                case Spoken(_, pieces):
-                    for event in blocks.push(pieces):
+                case Spoken(_, pieces, _, parts):
+                    for event in blocks.push(pieces, parts):
                         yield written(event)
                 case Ended(_, reply, result):
                     for event in blocks.end():
@@ -147,8 +148,27 @@ class _Blocks:
         self._thought: list[str] = []
         self._blanks = ""  # of a text that has no letter yet
 
-    def push(self, pieces: list[Piece]) -> Iterator[Event]:
-        """Mutates."""
+    def push(
+        self, pieces: list[Piece], written: Sequence[Calling | Written] = ()
+    ) -> Iterator[Event]:
+        """`written` is of a call that is among `pieces`, or that goes on behind them. Mutates."""
+        if any(isinstance(piece, Called) for piece in pieces):
+            yield from self._dictated(written)
+            written = ()
+        yield from self._shown(pieces)
+        yield from self._dictated(written)
+
+    def _dictated(self, written: Sequence[Calling | Written]) -> Iterator[Event]:
+        for part in written:
+            match part:
+                case Calling(call_id, name):
+                    yield from self.end()
+                    block = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+                    yield from self._opened("tool_use", block)
+                case Written(text):
+                    yield self._delta({"type": "input_json_delta", "partial_json": text})
+
+    def _shown(self, pieces: list[Piece]) -> Iterator[Event]:
         for piece in pieces:
             match piece:
                 case Said(text) if text:
@@ -158,6 +178,8 @@ class _Blocks:
                     self._thought.append(text)
                     if not self._hides_thoughts:
                         yield self._delta({"type": "thinking_delta", "thinking": text})
+                case Called() if self._open == "tool_use":
+                    yield from self.end()  # it was told while it was written
                 case Called(_, call):
                     yield from self.end()
                     yield from self._opened("tool_use", _call_block(call, {}))
