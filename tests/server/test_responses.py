@@ -11,12 +11,13 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
+from keepwarm.prompt.boundaries import Prompt
 from keepwarm.server.errors import ApiError
 from keepwarm.server.protocols.responses import store as stores
 from keepwarm.server.protocols.responses.schema import Item
 from keepwarm.server.protocols.responses.store import Store
 from tests.server.scripted import follow
-from tests.server.serving import Served, served
+from tests.server.serving import Served, served, tokenizer
 
 MODEL = "some-model"
 WEATHER: Any = {
@@ -79,8 +80,8 @@ REPLIES = {
 }
 
 
-def write(prompt: str) -> str | None:
-    asked = prompt.split("<|im_start|>")[-2]
+def write(prompt: Prompt) -> str | None:
+    asked = tokenizer().decode(prompt.tokens.tolist()).split("<|im_start|>")[-2]
     return next((reply for words, reply in REPLIES.items() if words in asked), None)
 
 
