@@ -69,9 +69,16 @@ soak: $(DEV) ## Let 32 clients ask at once for 20 minutes (KEEPWARM_SOAK_S=60 fo
 crash: $(DEV) ## Kill, cut the power and flip bits of the disk cache by the hundred; 15 minutes
 	$(PYTEST) $(PARALLEL) -m crash $(ARGS)
 
-clients: $(DEV) ## Install Claude Code and Codex from npm into .clients and drive them against a server; needs npm
+clients: $(DEV) ## Install coding agents and SDKs into .clients and drive them against a server; needs npm
 	mkdir -p .clients && cp tests/clients/package.json .clients/
 	cd .clients && npm install --no-fund --no-audit --ignore-scripts --loglevel=error
+ifeq ($(UV),)
+	$(BIN)/python -m venv .clients/python
+	.clients/python/bin/python -m pip install --quiet -r tests/clients/requirements.txt
+else
+	$(UV) venv --quiet --clear --python $(BIN)/python .clients/python
+	$(UV) pip install --quiet --python .clients/python/bin/python -r tests/clients/requirements.txt
+endif
 	$(PYTEST) -m clients $(ARGS) tests/clients
 
 # mlx's cpu and cuda builds write the same files, so CUDA has an environment of its own.

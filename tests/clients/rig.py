@@ -20,10 +20,12 @@ from keepwarm import Placement, PrefixCache
 from keepwarm.config import Config
 from keepwarm.engine.engine import Engine
 from keepwarm.prompt.boundaries import Prompt
+from keepwarm.prompt.harmony import is_harmony
+from keepwarm.prompt.parse import opens_thought
 from tests.architectures.zoo import ARCHITECTURES
 from tests.prompt import tokenizers_for_tests
 from tests.prompt.tokenizers_for_tests import SHARED_TEMPLATES
-from tests.server.scripted import follow
+from tests.server.scripted import Begun, follow
 from tests.server.serving import listening
 
 CONTEXT_LEN = 65_536
@@ -41,6 +43,10 @@ class Say:
     text: str = ""
     thought: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
+# A thought, and then what the model itself says.
+THINKS = Say(thought="Hm.")
 
 
 @dataclass
@@ -83,7 +89,7 @@ class Rig:
         return [
             e
             for e in self.exchanges
-            if e.path.endswith(("/messages", "/responses")) and e.status == 200
+            if e.path.endswith(("/messages", "/responses", "/completions")) and e.status == 200
         ]
 
 
@@ -116,7 +122,7 @@ def rig(template: str, architecture: str = "llama", **settings: Any) -> Iterator
         def write(prompt: Prompt) -> str | None:
             running.prompts.append(prompt)
             said = running.script(tokenizer.decode(prompt.tokens.tolist()))
-            return written(tokenizer, said)
+            return begun(tokenizer, prompt) if said is THINKS else written(tokenizer, said)
 
         follow(engine, write)
         try:
@@ -190,6 +196,17 @@ def written(tokenizer: Any, said: Say | None) -> str | None:
     while not whole.startswith(opening):  # a thought that the prompt opens and the past drops
         opening = opening[:-1]
     return str(whole[len(opening) :].removesuffix("\n"))
+
+
+def begun(tokenizer: Any, prompt: Prompt) -> str | None:
+    """A thought where the prompt has opened one, or the model writes one first."""
+    if opens_thought(tokenizer, prompt):
+        return Begun(f"Hm.\n{tokenizer.think_end}\n\n")
+    if not is_harmony(tokenizer):
+        return None
+    text = written(tokenizer, Say("X", thought="Hm."))
+    assert text is not None
+    return Begun(text[: text.index("assistant") + len("assistant")])
 
 
 class Recorder:

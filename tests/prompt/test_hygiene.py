@@ -270,7 +270,29 @@ def test_line_about_billing_is_left_out_and_nothing_else() -> None:
     assert kept.messages == [system(line), user("Hi")]
 
 
-@pytest.mark.parametrize("rule", [name for name in RULE_NAMES if name != "billing_header"])
+def test_tool_without_a_description_has_an_empty_one_where_it_must() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}, *TOOLS]
+    strict = make_tokenizer(
+        "{% for t in tools or [] %}{{ '// ' + t.function.description }}{% endfor %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    made = clean(strict, [user("Hi")], tools=tools)
+    assert made.acted == ("tool_descriptions",)
+    assert made.tools is not None
+    assert made.tools[0]["function"] == {"name": "f", "description": ""}
+    assert made.tools[1:] == TOOLS
+    render_chat(strict, made.messages, tools=made.tools)
+    with pytest.raises(RenderError):
+        render_chat(strict, made.messages, tools=tools)
+    assert clean(strict, [user("Hi")], tools=tools, without=["tool_descriptions"]).acted == ()
+    lenient = make_tokenizer("{{ tools }}{{ messages }}")
+    assert clean(lenient, [user("Hi")], tools=tools).acted == ()
+
+
+_OF_THEIR_OWN = ("billing_header", "tool_descriptions")
+
+
+@pytest.mark.parametrize("rule", [name for name in RULE_NAMES if name not in _OF_THEIR_OWN])
 def test_every_rule_acts_and_can_be_switched_off(rule: str) -> None:
     """A template that refuses all that a rule can spare it."""
     strict = make_tokenizer(

@@ -26,8 +26,16 @@ class Forced:
     prompt_len: int
 
     def __call__(self, history: mx.array, logits: mx.array) -> mx.array:
-        at = min(history.size - self.prompt_len, len(self.tokens) - 1)
+        at = history.size - self.prompt_len
+        if at >= len(self.tokens):
+            return logits
         return mx.where(mx.arange(logits.shape[-1]) == self.tokens[at], _CERTAIN, logits)
+
+
+class Begun(str):
+    """How a reply begins; the rest is the model's."""
+
+    __slots__ = ()
 
 
 def follow(engine: Engine, write: Write) -> None:
@@ -41,7 +49,7 @@ def follow(engine: Engine, write: Write) -> None:
         if text is None:
             return submit(request, on_event)
         tokens = tokenizer.encode(text, add_special_tokens=False)
-        if tokens[-1] not in tokenizer.eos_token_ids:
+        if not isinstance(text, Begun) and tokens[-1] not in tokenizer.eos_token_ids:
             tokens.append(min(tokenizer.eos_token_ids))
         forced = Forced(tokens, len(request.prompt))
         sampling = replace(request.sampling, processors=(forced,))

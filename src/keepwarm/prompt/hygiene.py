@@ -75,6 +75,19 @@ class Trials:
         """Whether the template writes messages of these roles, all of them and in this order."""
         return self._memory.recall(("writes", self._key, roles), lambda: self._writes(roles))
 
+    def takes_bare_tools(self) -> bool:
+        """Whether it writes a tool without a description, or none with one either."""
+        return self._memory.recall(("bare tools", self._key), self._takes_bare_tools)
+
+    def _takes_bare_tools(self) -> bool:
+        bare, described = (
+            replace(self._template, tools=[{"type": "function", "function": function}]).try_text(
+                [{"role": "user", "content": ALPHA}], add_generation_prompt=True
+            )
+            for function in ({"name": "lookup"}, {"name": "lookup", "description": ""})
+        )
+        return bare is not None or described is None
+
     def writes_argument_text(self) -> bool:
         """Whether it writes the arguments of a past call that are text and no JSON."""
         return self._memory.recall(("argument text", self._key), self._writes_argument_text)
@@ -383,6 +396,29 @@ def _mapped(
     return replace(conversation, messages=messages)
 
 
+# Tools
+
+
+def _describe_tools(conversation: Conversation) -> Conversation:
+    tools = conversation.tools or ()
+    if all(map(_is_described, tools)) or conversation.trials.takes_bare_tools():
+        return conversation
+    return replace(
+        conversation,
+        tools=[
+            tool
+            if _is_described(tool)
+            else {**tool, "function": {**tool["function"], "description": ""}}
+            for tool in tools
+        ],
+    )
+
+
+def _is_described(tool: Mapping[str, Any]) -> bool:
+    function = tool.get("function")
+    return not isinstance(function, Mapping) or function.get("description") is not None
+
+
 RULES = (
     Rule(
         "billing_header",
@@ -400,6 +436,11 @@ RULES = (
         "arguments of a past tool call that are no JSON object are wrapped into one, where the"
         " template refuses them",
         _wrap_arguments,
+    ),
+    Rule(
+        "tool_descriptions",
+        "a tool without a description has an empty one, where the template refuses it",
+        _describe_tools,
     ),
     Rule(
         "developer",
