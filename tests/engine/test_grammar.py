@@ -237,7 +237,8 @@ def test_decode_tells_the_guide_each_token_before_the_next_is_drawn() -> None:
         draw = Draw(
             Sampling(), prompt=prompt.tokens, guide=GUIDES.guide(regex("[a-z]{3}, [A-Z]{3}"))
         )
-        tokens = list(itertools.islice(decode(model, prefill.live, prefill.logits, draw), 12))
+        steps = itertools.islice(decode(model, prefill.live, prefill.logits, draw), 12)
+        tokens = [step.value for step in steps]
         assert prefill.live.position == len(prompt) + 12
     said = list(itertools.takewhile(lambda value: value not in ENDS, tokens))
     assert re.fullmatch("[a-z]{3}, [A-Z]{3}", TOKENIZER.decode(said))

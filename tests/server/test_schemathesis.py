@@ -32,6 +32,7 @@ DEPENDS = frozenset(
         "prompt",
         "response_format",
         "response_id",
+        "tokens",
         "tool_choice",
         "tools",
     }

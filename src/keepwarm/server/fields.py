@@ -53,9 +53,14 @@ class Unsupported:
         return {"enum": [*self.harmless, None]}
 
     def _checked(self, value: Any) -> Any:
-        if value is None or any(value == each for each in self.harmless):
+        if value is None or any(_is_same(value, each) for each in self.harmless):
             return None
         raise ValueError(f"this is not supported{self.hint and f'; {self.hint}'}")
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """In JSON false is not 0, as it is in Python."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _whole(value: Any) -> Any:

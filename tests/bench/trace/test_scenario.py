@@ -87,7 +87,7 @@ def test_first_requests_are_left_out_where_told(path: Path, tmp_path: Path) -> N
         (["--policies", "worth,best"], "best"),
         (["--policies", "marconi:"], "marconi:"),
         (["--budgets", "4,x"], "4,8,16"),
-        (["--budgets", "0"], "more than nothing"),
+        (["--budgets", "0"], "above 0"),
         (["--model", "gpt"], "nemotron-h-30b"),
         (["--users", "0"], "at least 1"),
         (["--requests", "0"], "at least 1"),
