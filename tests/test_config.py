@@ -65,6 +65,7 @@ SAID: dict[str, tuple[str, Any]] = {
     "max-body-bytes": ("1MB", 1_000_000),
     "keep-alive-s": ("1.5", 1.5),
     "shutdown-s": ("0", 0.0),
+    "drain-s": ("0", 0.0),
     "log-level": ("debug", "debug"),
     "log-json": ("true", True),
     "hide-text": ("true", True),

@@ -197,6 +197,10 @@ class Config:
         30.0, "shutdown-s", _SERVER, "seconds that running requests have to end after Ctrl-C",
         read=float,
     )  # fmt: skip
+    drain_s: float = _setting(
+        3.0, "drain-s", _SERVER, "seconds after SIGTERM in which new connections are still"
+        " answered, with 503, so that a router sees no refused ones", read=float,
+    )  # fmt: skip
     log_json: bool = _setting(
         False, "log-json", _SERVER, "write the log as JSON lines", read=_read_bool
     )
@@ -332,6 +336,7 @@ class Config:
             ("max-body-bytes", self.max_body_bytes > 0, "above 0"),
             ("keep-alive-s", self.keep_alive_s > 0, "above 0"),
             ("shutdown-s", self.shutdown_s >= 0, "at least 0"),
+            ("drain-s", self.drain_s >= 0, "at least 0"),
             ("disk-cache-days", self.disk_cache_days > 0, "above 0"),
             ("disk-cache-idle-s", self.disk_cache_idle_s >= 0, "at least 0"),
             ("disk-cache-min-s", self.disk_cache_min_s >= 0, "at least 0"),

@@ -138,6 +138,38 @@ def test_second_ctrl_c_quits_at_once(folder: Path) -> None:
         assert "data: [DONE]" not in lines
 
 
+def test_sigterm_answers_new_connections_for_a_while(folder: Path) -> None:
+    with running(folder, "--drain-s", "3") as server:
+        thread, lines, begun = long_stream(server.url, 300)
+        assert begun.wait(60)
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.stdout is not None
+        assert any("stopping" in line for line in server.popen.stdout)
+        # Each on a connection of its own, as a router's are that has not heard of it.
+        for path in ("/health", "/v1/chat/completions"):
+            body = {"messages": [{"role": "user", "content": "w10"}]}
+            method = "GET" if path == "/health" else "POST"
+            answer = httpx.request(method, f"{server.url}{path}", json=body, timeout=60)
+            assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+        thread.join(60)
+        assert "data: [DONE]" in lines
+        assert server.status() == 0
+
+
+def test_half_a_body_holds_nothing_up(folder: Path) -> None:
+    with running(folder, "--shutdown-s", "50") as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as half:
+            head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            kind = "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+            half.sendall(f"{head}{kind}{{".encode())
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            server.interrupt()
+            assert server.popen.wait(30) == 0  # it would take 55 s
+            assert b" 503 " in half.recv(1000)
+
+
 def test_settings_reach_the_engine_and_its_cache(folder: Path) -> None:
     config = Config(
         model=str(folder),

@@ -22,6 +22,7 @@ from keepwarm.model.hub import Transfer
 from keepwarm.prompt.template import trouble_with
 from keepwarm.server.app import create_app
 from keepwarm.server.connections import Connection, raise_file_limit
+from keepwarm.server.service import Service
 
 # For answers that are on their way when the engine has given up the last request.
 _CLOSING_S = 5.0
@@ -42,6 +43,7 @@ class Server(uvicorn.Server):
         self._is_loaded = False
         self._num_signals = 0
         app = create_app(engine, config)
+        self._service: Service = app.state.service
         super().__init__(
             uvicorn.Config(
                 app,
@@ -80,13 +82,27 @@ class Server(uvicorn.Server):
         if self._num_signals > 1:
             # A thread that computes or downloads would hold the process for as long as it takes.
             os._exit(128 + sig)
-        self.should_exit = True
-        deadline_s = self._settings.shutdown_s
+        deadline_s, drain_s = self._settings.shutdown_s, self._settings.drain_s
+        if sig == signal.SIGTERM and self._is_loaded and drain_s:
+            # A router that has not heard of it yet is answered 503, and not refused.
+            closing = threading.Timer(drain_s, self._close)
+            closing.daemon = True
+            closing.start()
+        else:
+            self._close()
         threading.Thread(target=self._engine.stop, args=(deadline_s,), daemon=True).start()
         print(
             f"\nstopping: running requests have {deadline_s:g} s to end (Ctrl-C again quits at once)",
             file=sys.stderr,
         )
+
+    def _close(self) -> None:
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Bodies that are half here are not waited for."""
+        self._service.stop_reading()
+        await super().shutdown(sockets)
 
     def _load(self) -> None:
         try:

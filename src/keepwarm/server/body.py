@@ -22,7 +22,8 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keepwarm.server.errors import ApiError, as_written, refused
+from keepwarm.engine.status import Phase
+from keepwarm.server.errors import ApiError, as_written, refused, unavailable
 from keepwarm.server.structure import Structure
 
 # Deep enough for any schema; Python's own recursion ends at about ten times that.
@@ -51,10 +52,14 @@ class BodyRequest(Request):
                 stated
             ) > limit:
                 raise _too_large(limit)
+            service = self.app.state.service
             try:
-                async with timeout(READ_S):
-                    self._body = await self._read(limit)
+                async with timeout(READ_S) as deadline:
+                    with service.reading(deadline):
+                        self._body = await self._read(limit)
             except TimeoutError as error:
+                if service.engine.status().phase in (Phase.STOPPING, Phase.STOPPED):
+                    raise unavailable("the server is stopping") from error
                 raise _too_slow() from error
         return self._body
 

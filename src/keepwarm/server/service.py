@@ -7,8 +7,8 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,7 @@ from starlette.types import Receive
 
 from keepwarm.config import Config
 from keepwarm.engine.request import Request
-from keepwarm.errors import KeepwarmError
+from keepwarm.errors import Abandoned, KeepwarmError
 from keepwarm.explain.miss import Miss
 from keepwarm.explain.recent import Recent
 from keepwarm.prompt.bounds import Bounds
@@ -61,6 +61,7 @@ class Service:
     fingerprint: str = field(init=False)  # of what replies depend on beside the request
     started_at: int = field(default_factory=lambda: int(time.time()))
     _renderers: dict[str, CapacityLimiter] = field(default_factory=dict)
+    _readings: set[asyncio.Timeout] = field(default_factory=set)
     _text_reader: WithoutCalls | None = None
     recent: Recent = field(default_factory=Recent)
     _mailbox: Mailbox | None = None
@@ -92,6 +93,20 @@ class Service:
             self._text_reader = WithoutCalls(self.engine.tokenizer)
         return self._text_reader
 
+    @contextmanager
+    def reading(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        """While the body of a request is read, until `deadline`."""
+        self._readings.add(deadline)
+        try:
+            yield
+        finally:
+            self._readings.discard(deadline)
+
+    def stop_reading(self) -> None:
+        """No body that is half here is waited for any more."""
+        for deadline in self._readings:
+            deadline.reschedule(asyncio.get_running_loop().time())
+
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs what a running reply needs, and what would hold up the streams."""
         return await to_thread.run_sync(work, limiter=self._limiter("reply"))
@@ -100,7 +115,9 @@ class Service:
         """Runs what makes prompts, within the bounds it is given. Raises what `work` raises, and
         Abandoned soon after the client has left."""
         is_gone = Event()
-        bounds = Bounds(self.engine.context_len, lambda: not is_gone.is_set())
+        bounds = Bounds(
+            self.engine.context_len, lambda: self.engine.is_ready and not is_gone.is_set()
+        )
         limiter = self._limiter("long" if _is_long(asked) else "short")
         outcome: T | Exception
         async with create_task_group() as tasks:
@@ -111,6 +128,8 @@ class Service:
                 # Out of here it would come as a group of one.
                 outcome = error
             tasks.cancel_scope.cancel()
+        if isinstance(outcome, Abandoned) and not is_gone.is_set():
+            self.check_ready()  # it ended because the server stops
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
