@@ -196,7 +196,7 @@ def test_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.parametrize("name", NAMES)
 def test_power_cut_at_every_operation(name: str, tmp_path: Path) -> None:
-    assert no_power_cut_loses_what_was_acknowledged(tmp_path, name, 5, 1) > 1000
+    assert no_power_cut_loses_what_was_acknowledged(tmp_path, name, 5, 1) > 300
 
 
 class Careless(Recording):
