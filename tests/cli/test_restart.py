@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,18 @@ def metric(server: Process, name: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def wait_until_written(server: Process) -> None:
-    """Until all of the conversation is acknowledged: it is written in one go."""
-    before = 0.0
-    for _ in range(300):
-        now = metric(server, "keepwarm_disk_written_bytes_total")
-        if now and now == before:
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if is_so():
             return
-        before = now
-        time.sleep(0.7)
-    raise AssertionError("nothing was written")
+        time.sleep(0.1)
+    raise AssertionError("it never came to that")
+
+
+def written_tokens(disk: Path) -> int:
+    """How far the files on the disk go: their names say it."""
+    ends = [int(path.stem.split("-")[2]) for path in disk.glob("*/*.rows")]
+    return max(ends, default=0)
 
 
 def test_killed_server_answers_the_next_turn_warm(folder: Path, tmp_path: Path) -> None:
@@ -71,13 +74,16 @@ def test_killed_server_answers_the_next_turn_warm(folder: Path, tmp_path: Path) 
         assert "readable by you alone" in "".join(server.lines)
         first = ask(server, messages)
         assert first["keepwarm"]["source"] == "none"
-        wait_until_written(server)
+        wait_until(lambda: written_tokens(tmp_path / "disk") > 140)
+        # Under its name it is written, and a moment later acknowledged.
+        wait_until(lambda: metric(server, "keepwarm_disk_written_bytes_total") > 0)
         server.popen.send_signal(signal.SIGKILL)
         assert server.status() == -signal.SIGKILL
     reply = first["choices"][0]["message"]["content"]
     messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": text(5, 20)}]
 
     with running(folder, *FLAGS, *disk) as server:
+        wait_until(lambda: metric(server, "keepwarm_disk_on") == 1)
         warm = ask(server, messages)
         cold = ask(server, messages, "other")
     assert warm["keepwarm"]["source"] == "disk"
