@@ -299,12 +299,14 @@ def test_every_rule_acts_and_can_be_switched_off(rule: str) -> None:
         "{% for m in messages %}{% if m.role == 'developer' or (m.role == 'system' and not"
         " loop.first) %}{{ raise_exception('no') }}{% endif %}<|im_start|>{{ m.role }}\n"
         "{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "{% if c.id is defined and c.id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
         "{% for k, v in c.function.arguments.items() %}{{ c.function.name }} {{ k }}={{ v }}"
         "{% endfor %}{% endfor %}<|im_end|>{% endfor %}"
     )
     examples: dict[str, Messages] = {
         "attachments": [user([IMAGE])],
         "call_arguments": [user("Hi"), assistant(None, tool_calls=[broken_call("{")])],
+        "call_ids": [user("Hi"), assistant(None, tool_calls=[call("toolu_0123", city="Plover")])],
         "developer": [developer("Be brief."), user("Hi")],
         "leading_system": [system("Be"), system("brief."), user("Hi")],
         "later_system": [user("Hi"), system("Be brief."), assistant("Yes")],
@@ -316,6 +318,39 @@ def test_every_rule_acts_and_can_be_switched_off(rule: str) -> None:
     assert without.acted == ()
     with pytest.raises((RenderError, BadInput)):
         render_chat(strict, without.messages)
+
+
+def test_ids_of_calls_go_by_their_position() -> None:
+    mistral = make_tokenizer(
+        "{% for m in messages %}[{{ m.role }}]{% for c in m.tool_calls or [] %}"
+        "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ c.function.name }}"
+        "{{ c.function.arguments | tojson }}{{ c.id }}{% endfor %}"
+        "{% if m.tool_call_id is defined and m.tool_call_id | length != 9 %}"
+        "{{ raise_exception('nine') }}{% endif %}{{ m.tool_call_id }}{{ m.content }}{% endfor %}"
+    )
+
+    def conversation(*ids: str) -> Messages:
+        first, second, short = ids
+        return [
+            user("Hi"),
+            assistant(None, tool_calls=[call(first, city="A"), call(second, city="B")]),
+            tool("a", first),
+            tool("b", second),
+            assistant(None, tool_calls=[call(short, city="C")]),
+            tool("c", short),
+        ]
+
+    one, other = (
+        clean(mistral, conversation(*ids))
+        for ids in (("toolu_1", "toolu_2", "call00009"), ("x" * 30, "y" * 30, "call00009"))
+    )
+    assert one.messages == other.messages
+    assert [m["tool_call_id"] for m in one.messages if m["role"] == "tool"] == [
+        "000000001", "000000002", "call00009",
+    ]  # fmt: skip
+    render_chat(mistral, one.messages)
+    kept = conversation("call00001", "call00002", "call00009")
+    assert clean(mistral, kept).messages == kept
 
 
 def test_joined_and_marked_texts_read_as_they_should() -> None:

@@ -9,6 +9,7 @@ and on its neighbours of the same turn, so a longer conversation begins with the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,6 +50,7 @@ _BILLING = "x-anthropic-billing-header:"
 # Around a system message that stands inside a user's turn.
 _MARKED = "<system-message>\n{}\n</system-message>"
 _BETWEEN = "\n\n"
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 # Arguments that were no JSON object, as the one value of an object.
 _INVALID = "invalid_json"
 
@@ -91,6 +93,20 @@ class Trials:
     def writes_argument_text(self) -> bool:
         """Whether it writes the arguments of a past call that are text and no JSON."""
         return self._memory.recall(("argument text", self._key), self._writes_argument_text)
+
+    def takes_any_id(self) -> bool:
+        """Whether it writes calls whose ids are not nine letters and digits."""
+        return self._memory.recall(("ids", self._key), self._takes_any_id)
+
+    def _takes_any_id(self) -> bool:
+        def text(call_id: str) -> str | None:
+            asked = _calling({"query": QUEBEC})
+            asked = {**asked, "tool_calls": [{**asked["tool_calls"][0], "id": call_id}]}
+            result = {"role": "tool", "tool_call_id": call_id, "content": ALPHA}
+            return self._text([{"role": "user", "content": ALPHA}, asked, result])
+
+        # A template that writes no calls at all has nothing to be spared.
+        return text("toolu_01abcdefghij") is not None or text("000000001") is None
 
     def _writes(self, roles: Sequence[str]) -> bool:
         messages: list[Message] = []
@@ -283,6 +299,38 @@ def _with_arguments(call: Mapping[str, Any], text: str) -> Mapping[str, Any]:
     return {**call, "function": {**call["function"], "arguments": text}}
 
 
+# Names of calls
+
+
+def _shorten_ids(conversation: Conversation) -> Conversation:
+    """By position, so that the same conversation has the same names whoever made up its own."""
+    if conversation.trials.takes_any_id():
+        return conversation
+    names: dict[str, str] = {}  # of the calls so far, the last of each name
+    num_calls = 0
+
+    def renamed(message: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal num_calls
+        calls = message.get("tool_calls")
+        if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+            made = []
+            for call in calls:
+                num_calls += 1
+                given = call.get("id")
+                if isinstance(given, str) and not _SHORT_ID.fullmatch(given):
+                    names[given] = f"{num_calls:09d}"
+                    call = {**call, "id": names[given]}
+                made.append(call)
+            if any(new is not old for new, old in zip(made, calls)):
+                return {**message, "tool_calls": made}
+        named = message.get("tool_call_id")
+        if isinstance(named, str) and named in names:
+            return {**message, "tool_call_id": names[named]}
+        return message
+
+    return _mapped(conversation, renamed)
+
+
 # Messages of developers and of the system
 
 
@@ -441,6 +489,12 @@ RULES = (
         "tool_descriptions",
         "a tool without a description has an empty one, where the template refuses it",
         _describe_tools,
+    ),
+    Rule(
+        "call_ids",
+        "ids of calls become nine digits, by the position of the call, where the template refuses"
+        " all but nine letters and digits",
+        _shorten_ids,
     ),
     Rule(
         "developer",
