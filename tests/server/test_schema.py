@@ -175,3 +175,9 @@ def test_prompt_is_one_or_more(prompt: Any, expected: list[Any]) -> None:
 def test_best_of_may_equal_n() -> None:
     asked = CompletionRequest.model_validate({"prompt": "a", "n": 2, "best_of": 2})
     assert asked.num_choices == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_tokens", False), ("reasoning", {"exclude": 0})])
+def test_false_and_0_are_no_more_the_same_than_in_json(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError, match="not supported"):
+        chat(**{name: value})

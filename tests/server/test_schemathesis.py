@@ -33,6 +33,7 @@ DEPENDS = frozenset(
         "logit_bias",
         "messages",
         "n",
+        "None",
         "previous_response_id",
         "prompt",
         "response_format",
@@ -102,7 +103,8 @@ def _depends(error: dict[str, Any]) -> bool:
 
 
 def _field(error: dict[str, Any]) -> str:
-    """What the error is about. What an item or a tool needs depends on its type."""
+    """What the error is about. What an item or a tool needs depends on its type; None is an error
+    of two fields that contradict each other."""
     return str(error["param"]).partition("[")[0]
 
 

@@ -38,7 +38,9 @@ class Open(Loose):
     model_config = ConfigDict(extra="allow")
 
 
-@dataclass(frozen=True)
+# Told apart by identity: typing takes Annotated[Any, x] for the same as one with an equal x, and in
+# Python (0,) equals (False,).
+@dataclass(frozen=True, eq=False)
 class Unsupported:
     """Marks a field that would change the answer, and that this server cannot do: it is refused,
     unless it is null or one of `harmless`, which change nothing."""
