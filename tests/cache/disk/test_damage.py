@@ -171,8 +171,8 @@ def test_other_weights_dtype_or_settings_are_another_model(tmp_path: Path) -> No
     assert num_found(tmp_path, model) == 1
 
 
-def test_other_code_of_mlx_lm_is_another_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_code_of_mlx_lm_is_another_model_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = ARCHITECTURES["llama"].build(mx.float32)
     assert num_found(tmp_path, model) == 0
@@ -184,7 +184,10 @@ def test_other_code_of_mlx_lm_is_another_model(
 
     with monkeypatch.context() as patch:
         patch.setattr(fingerprint.inspect, "getsource", changed)
-        assert num_found(tmp_path, model) == 0
+        with caplog.at_level("INFO", logger="keepwarm.disk"):
+            assert num_found(tmp_path, model) == 0
+        assert "are not used" in caplog.text
+        assert "other code" in caplog.text
     assert num_found(tmp_path, model) == 1
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keepwarm.cache.disk.format import VERSION
@@ -59,6 +60,7 @@ class Opened:
     salt: bytes
     indexes: dict[str, Index]
     others: list[Other]
+    stale: list[str]  # why files of the same weights are not used
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -96,6 +98,7 @@ def opened(plan: Plan, disk: Disk) -> Opened:
             about.touch(mode=0o600)
             told = json.dumps({"name": disk.name, **facts}, sort_keys=True)
             about.write_text(told + "\n", encoding="utf-8")
+        stale = _stale(disk.path, own, facts)
         indexes, lost = _built(folder.scan(), plan.shape)
         folder.delete([file.name for file in lost])
         folder.counts["orphans"] += len(lost)
@@ -103,7 +106,22 @@ def opened(plan: Plan, disk: Disk) -> Opened:
     except BaseException:
         folder.release()
         raise
-    return Opened(root, folder, salt, indexes, others, folder.counts)
+    return Opened(root, folder, salt, indexes, others, stale, folder.counts)
+
+
+def _stale(root: Path, own: Path, facts: dict[str, str]) -> list[str]:
+    """What has changed since files of the very same weights were written, one line for each."""
+    found = []
+    for about in root.glob(f"*/{ABOUT}"):
+        try:
+            theirs = json.loads(about.read_text(encoding="utf-8"))
+            changed = sorted(name for name in facts if theirs.get(name) != facts[name])
+        except (OSError, ValueError, AttributeError):
+            continue
+        is_ours = about.parent.name == own.name or theirs.get("mode") != facts["mode"]
+        if theirs.get("weights") == facts["weights"] and not is_ours:
+            found.append(f"{about.parent.name[:8]}: other {', '.join(changed)}")
+    return found
 
 
 def _built(files: list[File], shape: Shape) -> tuple[dict[str, Index], list[File]]:

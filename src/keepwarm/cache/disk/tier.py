@@ -76,6 +76,8 @@ class Tier:
         found: Opened = job.result
         shelf.open(found)
         self._writing.open(found.others)
+        for line in found.stale:
+            log.info("prompts of this model on disk are not used, %s", line)
         megabytes = shelf.nbytes / 1e6
         log.info("disk cache: %.1f MB, %d files in %s", megabytes, shelf.num_files, shelf.place)
 

@@ -8,6 +8,7 @@ queue (what is on its way at once).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -60,6 +61,7 @@ class Writing:
         self._others: list[Other] = []  # of models that are not served, the oldest first
         self._paused_until = 0.0
         self._expires_at = 0.0
+        self._next_at = 0.0  # nothing is due before
         shelf.when_off(self._due.clear)
 
     def open(self, others: list[Other]) -> None:
@@ -84,7 +86,9 @@ class Writing:
                 self._due.pop(id(step), None)  # the conversation went on
             elif checkpoint.hits or len(step.children) > 1:
                 self._due[id(step)] = Due(space, step, now)  # used a second time
+                self._next_at = now
         self._due[id(node)] = Due(space, node, now + self._disk.idle_s)
+        self._next_at = min(self._next_at, now + self._disk.idle_s)
         if len(self._due) > _MAX_DUE:
             del self._due[next(iter(self._due))]
 
@@ -92,7 +96,7 @@ class Writing:
         """What was stored rests from now on. Mutates."""
         for due in self._due.values():
             due.at = 0.0
-        self._paused_until = 0.0
+        self._paused_until = self._next_at = 0.0
 
     def step(self) -> bool:
         """Give the writer the next files, once it has written the last ones. Whether there was
@@ -101,13 +105,17 @@ class Writing:
         if self._shelf.writer.num_open or now < self._paused_until:
             return False
         self._expire(now)
+        if now < self._next_at:  # asked at every step of the engine
+            return False
         for due in sorted(self._due.values(), key=lambda due: due.at):
             if due.at > now:
+                self._next_at = due.at
                 return False
             drafts = self._drafts(due)
             if drafts and self._submit(drafts, due):
                 return True
             self._due.pop(id(due.node), None)  # all is written, or it cannot be
+        self._next_at = math.inf
         return False
 
     # What
