@@ -39,8 +39,10 @@ NAMES = [
     "Qwen3-Coder",
     "Qwen3.5-4B",
     "openai-gpt-oss-120b",
+    "meta-llama-Llama-3.1-8B-Instruct",
 ]
-SEVERAL = NAMES[:-1]  # in one reply
+SEVERAL = NAMES[:4]  # in one reply
+OPENING = NAMES[:5]  # with something that only a call begins with
 YES = Grammar.json({"type": "object", "properties": {"yes": {"type": "boolean"}}})
 
 
@@ -70,6 +72,8 @@ def written(name: str, tool: str, **arguments: Any) -> str:
         }
         given = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in texts.items())
         return f"<tool_call>\n<function={tool}>\n{given}</function>\n</tool_call>"
+    if "Llama-3.1-8B-I" in name:
+        return json.dumps({"name": tool, "parameters": arguments}, ensure_ascii=False)
     call = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{call}\n</tool_call>"
 
@@ -139,13 +143,18 @@ def test_thought_may_come_before_a_required_call_of_harmony() -> None:
     assert not accepts(name, grammar, thought + said(name, "Hi"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPENING)
 def test_calls_or_an_answer_in_a_format(name: str) -> None:
     grammar = calls_of(name).or_answer(YES, is_single=True)
     assert accepts(name, grammar, written(name, "get_time"))
     assert accepts(name, grammar, said(name, '{"yes": true}'))
     assert not accepts(name, grammar, said(name, '{"no": true}'))
     assert not accepts(name, grammar, said(name, "Yes."))
+
+
+def test_bare_calls_leave_no_room_for_an_answer() -> None:
+    assert not calls_of(NAMES[5]).can_answer
+    assert all(calls_of(name).can_answer for name in OPENING)
 
 
 def test_answer_in_a_format_goes_to_its_channel() -> None:
@@ -157,9 +166,10 @@ def test_answer_in_a_format_goes_to_its_channel() -> None:
     assert answer_in(guides(NAMES[0]), tokenizer(NAMES[0]), YES) is YES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPENING)
 def test_reply_is_free_until_a_call_opens(name: str) -> None:
     grammar = calls_of(name).once_opened()
+    assert grammar is not None
     call = written(name, "get_weather", city="Oslo", unit="C")
     before = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
     lead = before if "gpt-oss" in name else "I look.\n"
@@ -182,6 +192,7 @@ def test_what_a_thought_says_of_calls_opens_none(name: str) -> None:
     else:
         thought = f"<think>\n{mention}\n</think>\n\n"
     grammar = calls_of(name).once_opened()
+    assert grammar is not None
     assert accepts(name, grammar, thought + said(name, "Hi"))
     assert not accepts(name, grammar, thought + written(name, "get_mail"))
 

@@ -49,6 +49,11 @@ class Calls:
         """None where calls of this model have no grammar here."""
         return call_syntax(self.tokenizer)
 
+    @property
+    def can_answer(self) -> bool:
+        """Whether an answer in JSON can stand beside calls: bare calls look like one."""
+        return self.syntax not in (None, CallSyntax.BARE)
+
     def required(self, *, is_single: bool) -> Grammar:
         """One call, or several where they may be parallel, and nothing else but a thought."""
         return self._whole("calls", is_single=is_single, answer=None)
@@ -57,9 +62,11 @@ class Calls:
         """Calls, or else the JSON that `answer` asks for."""
         return self._whole("calls | answer", is_single=is_single, answer=answer)
 
-    def once_opened(self) -> Grammar:
-        """Anything, but what begins as a call goes on as one."""
+    def once_opened(self) -> Grammar | None:
+        """Anything, but what begins as a call goes on as one. None where nothing shows that."""
         syntax = _SYNTAXES[self.syntax or CallSyntax.JSON](self)
+        if not syntax.opening:
+            return None
         rules = [f"start: {syntax.behind_opening}", *syntax.shared, *self._tools(syntax)]
         return Grammar(
             GrammarKind.LARK,
@@ -74,6 +81,8 @@ class Calls:
         if self.syntax is None:
             return None
         grammar = self.once_opened()
+        if grammar is None:
+            return None
         try:
             self.guides.check(grammar)
         except BadInput as error:
@@ -267,10 +276,34 @@ class _Harmony:
         ]
 
 
+class _Bare:
+    """{"name": "f", "parameters": {"a": 1}} and nothing else. What begins so may be an answer, too:
+    under `auto` nothing opens."""
+
+    thought = opening = behind_opening = ""
+    one = several = "calls: call"
+    answer = "answer: answer_json"
+    hides: tuple[tuple[str, str], ...] = ()
+
+    def __init__(self, calls: Calls) -> None:
+        self.shared: list[str] = []
+
+    def tool(self, i: int, function: Function) -> list[str]:
+        return self._tool(i, function, _parameters(function))
+
+    def loose_tool(self, i: int, function: Function) -> list[str]:
+        return self._tool(i, function, {"type": "object"})
+
+    def _tool(self, i: int, function: Function, schema: dict[str, Any]) -> list[str]:
+        head = json.dumps(f'{{"name": {json.dumps(function["name"])}, "parameters": ')
+        return [f'call_{i}: {head} arguments_{i} "}}"', f"arguments_{i}: %json {_compact(schema)}"]
+
+
 _SYNTAXES: dict[CallSyntax, Callable[[Calls], _Syntax]] = {
     CallSyntax.JSON: _Json,
     CallSyntax.XML: _Xml,
     CallSyntax.HARMONY: _Harmony,
+    CallSyntax.BARE: _Bare,
 }
 
 

@@ -59,6 +59,8 @@ def _call_grammar(request: Request, calls: Calls) -> Grammar | None:
             " grammar can be combined with tools"
         )
     if is_free and answer is not None:
+        if not calls.can_answer:
+            raise BadInput("no grammar can be combined with tools in this model's tool format")
         if answer.kind is not GrammarKind.JSON_SCHEMA:
             raise BadInput("only a JSON schema can be combined with tools that may be called")
         grammar = calls.or_answer(answer, is_single=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keepwarm.prompt import harmony
+from keepwarm.prompt.bare_calls import BareScanner, calls_barely
 from keepwarm.prompt.boundaries import Prompt
 from keepwarm.prompt.tags import Markup, Scanner
 from keepwarm.prompt.template import Tokenizer
@@ -21,8 +22,11 @@ def scanner_of(
 ) -> Scanner:
     """For one reply that continues `prompt`, and may call `tools`."""
     markup = markup_of(tokenizer, prompt)
-    kind = harmony.HarmonyScanner if harmony.is_harmony(tokenizer) else Scanner
-    return kind(tokenizer, markup, tools)
+    if harmony.is_harmony(tokenizer):
+        return harmony.HarmonyScanner(tokenizer, markup, tools)
+    if calls_barely(tokenizer) and getattr(tokenizer, "can_call", True):
+        return BareScanner(tokenizer, markup, tools)
+    return Scanner(tokenizer, markup, tools)
 
 
 def thought_end_tokens(tokenizer: Tokenizer) -> list[int]:

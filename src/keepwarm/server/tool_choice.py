@@ -38,10 +38,10 @@ def _call_grammar(calls: Calls, asked: AskedChat, answer: Grammar | None) -> Gra
     if is_free and answer is not None and answer.kind is not GrammarKind.JSON_SCHEMA:
         words = "only a JSON schema can be combined with tools that may be called"
         raise refused(f"{asked.grammar_field}: {words}", asked.grammar_field)
-    if calls.syntax is None:
-        if not is_free:
-            words = "tool_choice can only be none or auto with this model's tool format"
-            raise refused(words, "tool_choice")
+    if calls.syntax is None and not is_free:
+        words = "tool_choice can only be none or auto with this model's tool format"
+        raise refused(words, "tool_choice")
+    if is_free and not calls.can_answer:
         field = asked.grammar_field
         words = f"{field} and tools cannot be combined with this model's tool format"
         raise refused(words, field)
