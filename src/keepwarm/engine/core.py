@@ -294,7 +294,8 @@ class Core:
         """How its tokens are drawn: made once, and kept when it is preempted."""
         if sequence.draw is None:
             request = sequence.request
-            guide = self._guides.guide(request.grammar) if request.grammar is not None else None
+            guides, grammar = self._guides.within(request.namespace), request.grammar
+            guide = guides.guide(grammar) if grammar is not None else None
             sampling = request.sampling or self.sampling
             sequence.draw = Draw(
                 sampling, prompt=request.prompt.tokens, guide=guide, thought=request.thought

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -188,7 +189,8 @@ class Engine:
         queue is full and Unavailable when the engine is loading, stopping or stopped.
         """
         self._check_ready()
-        request = bound_to_markup(self._limits.fitted(request), self.tokenizer, lambda: self.guides)
+        guides = partial(self.guides.within, request.namespace)
+        request = bound_to_markup(self._limits.fitted(request), self.tokenizer, guides)
         ticket = Ticket(self, request)
         with self._changed:
             self._check_ready()

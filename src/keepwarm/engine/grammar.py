@@ -7,6 +7,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from threading import Lock, Thread, stack_size
 from typing import Any
 
@@ -52,11 +53,22 @@ class Guides:
         """`tokenizer` is mlx-lm's wrapper or the Hugging Face tokenizer itself."""
         self._tokenizer = tokenizer
         self._vocabulary: llguidance.LLTokenizer | None = None
-        self._compiled: OrderedDict[tuple[GrammarKind, str], llguidance.LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[tuple[str, GrammarKind, str], llguidance.LLMatcher]
+        self._compiled = OrderedDict()
+        self._namespace = ""
+        self._root = self
         self.num_loosened = 0  # how often a tool could not be bound to its schema
         self._loosened: set[tuple[str, str]] = set()
         self._lock = Lock()
         self._vocabulary_lock = Lock()
+
+    def within(self, namespace: str) -> Guides:
+        """These, for one namespace: how long a grammar takes tells nothing of others' grammars."""
+        if namespace == self._namespace:
+            return self
+        twin = copy(self)
+        twin._namespace = namespace
+        return twin
 
     def check(self, grammar: Grammar) -> None:
         """Raises BadInput, in llguidance's words, for a grammar that is wrong or not supported.
@@ -77,7 +89,7 @@ class Guides:
 
     def loosen(self, tool: str, why: str) -> None:
         """Takes note of a tool whose arguments no grammar can express. Mutates."""
-        self.num_loosened += 1
+        self._root.num_loosened += 1
         with self._lock:
             is_new = (tool, why) not in self._loosened
             self._loosened.add((tool, why))
@@ -86,7 +98,7 @@ class Guides:
 
     def _matcher(self, grammar: Grammar) -> llguidance.LLMatcher:
         """A copy of the compiled grammar, in its first state."""
-        key = (grammar.kind, grammar.text)
+        key = (self._namespace, grammar.kind, grammar.text)
         with self._lock:
             compiled = self._compiled.get(key)
         if compiled is None:
@@ -100,10 +112,11 @@ class Guides:
             return compiled.deep_copy()
 
     def _read_vocabulary(self) -> llguidance.LLTokenizer:
+        root = self._root  # which all namespaces share
         with self._vocabulary_lock:
-            if self._vocabulary is None:
-                self._vocabulary = _read_vocabulary(self._tokenizer)
-            return self._vocabulary
+            if root._vocabulary is None:
+                root._vocabulary = _read_vocabulary(self._tokenizer)
+            return root._vocabulary
 
 
 def _read_vocabulary(tokenizer: Any) -> llguidance.LLTokenizer:

@@ -210,16 +210,17 @@ class _Rendering:
 
     def _endings(self, i: int, spot: str) -> Iterator[Ending]:
         """What may follow message `i`: first as for any message of its kind, then as for itself."""
-        for case in (
-            usual_case(self._messages[i], spot, self._form),
-            actual_case(self._messages, i, spot, self._form),
-        ):
-            ending = self._ending(case) if case is not None else None
-            if ending is not None:
-                yield ending
+        usual = usual_case(self._messages[i], spot, self._form)
+        if usual is not None and (ending := self._ending(usual, "")) is not None:
+            yield ending
+        actual = actual_case(self._messages, i, spot, self._form)
+        if (ending := self._ending(actual, self._namespace)) is not None:
+            yield ending
 
-    def _ending(self, case: Case) -> Ending | None:
-        key = ("ending", self._key, digest(case.text()))
+    def _ending(self, case: Case, namespace: str) -> Ending | None:
+        """What was learned from made-up messages is a template's, and everybody's; the rest, how
+        long it takes included, is the business of those who sent the messages."""
+        key = ("ending", namespace, self._key, digest(case.text()))
         return self._memory.recall(key, lambda: find_ending(self._short, case, self._user_header()))
 
     def _user_header(self) -> str:
@@ -234,7 +235,7 @@ class _Rendering:
             return find_system_parts(self._template, leading, self._user_header(), self._breaks)
 
         made_from = (leading, self._template.tools, self._breaks)
-        key = ("system", self._key, digest(repr(made_from)))
+        key = ("system", self._namespace, self._key, digest(repr(made_from)))
         known = self._memory.recall(key, learn)
         begun = known.begun_by(text)
         if any(part.kind is BoundaryKind.SYSTEM for part in begun):

@@ -90,7 +90,8 @@ def plan_chat(service: Service, asked: AskedChat, bounds: Bounds = UNBOUND) -> C
     """As `plan_of`."""
     engine = service.engine
     chat = rendered_chat(service, asked, bounds=bounds)
-    grammar = chat_grammar(engine.guides, engine.tokenizer, asked, chat.prompt)
+    guides = engine.guides.within(asked.namespace)
+    grammar = chat_grammar(guides, engine.tokenizer, asked, chat.prompt)
     has_tools = bool(chat.tools or asked.later_tools)
     can_call = has_tools and asked.tool_choice.mode != "none"
     reader = engine.tokenizer if can_call else service.text_reader()
@@ -122,7 +123,7 @@ def _thought_limit(service: Service, asked: AskedChat, chat: RenderedChat) -> Th
 def plan_texts(service: Service, asked: AskedTexts, bounds: Bounds = UNBOUND) -> TextPlan:
     """As `plan_of`."""
     engine = service.engine
-    grammar = answer_grammar(engine.guides, asked)
+    grammar = answer_grammar(engine.guides.within(asked.namespace), asked)
     shared = _Shared(engine, service.config, asked)
     prompts = [
         text_prompt(engine.tokenizer, text, asked.namespace, bounds) for text in asked.prompts
