@@ -41,6 +41,7 @@ PURE = (
     "keepwarm.cache.ledger",
     "keepwarm.cache.returns",
     "keepwarm.engine.scheduler",
+    "keepwarm.explain",
     "keepwarm.prompt.boundaries",
 )
 
