@@ -63,7 +63,7 @@ class Exchanged:
     def keepwarm(self) -> dict[str, Any]:
         """What the answer said of the cache."""
         text = self.told.decode()
-        at = text.rindex('"keepwarm": {') + len('"keepwarm": ')
+        at = text.index("{", text.rindex('"keepwarm":'))
         found: dict[str, Any] = json.JSONDecoder().raw_decode(text[at:])[0]
         return found
 
