@@ -215,6 +215,11 @@ def test_thought_that_is_not_shown_travels_in_its_signature(client: Anthropic) -
     assert (after.usage.cache_read_input_tokens or 0) > read
 
 
+def test_display_of_thoughts_may_be_a_word_that_is_not_documented(client: Anthropic) -> None:
+    thinking: Any = {"type": "adaptive", "display": "updates"}  # as Claude Code 2.1.328 asks
+    assert shape(say(client, "Think!", thinking=thinking))[0]["thinking"] == "Hm."
+
+
 def test_stop_sequence_is_named(client: Anthropic) -> None:
     message = say(client, "Stop!", stop_sequences=["never", "STOP"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "STOP")
