@@ -61,3 +61,13 @@ def test_one_of_the_last_two_questions_is_edited(near: Near, edited: int) -> Non
     asked = near.ask([*messages[:place], user(said(40, "edited"))], max_tokens=2)
     assert asked.most > 500
     assert asked.beyond <= 8
+
+
+def test_the_next_turn_begins_with_what_is_written_before_every_reply(made: Near) -> None:
+    """Its thought is stripped; the header before that stays, and is not read again."""
+    made.restart()
+    messages: list[Message] = [system(said(30, "system")), user(said(50, "user"))]
+    first = made.ask(messages)
+    answer = {"role": "assistant", "content": first.message["content"]}
+    asked = made.ask([*messages, answer, user("w1")])
+    assert asked.cached_len == asked.most

@@ -143,7 +143,7 @@ def take_end(
     mx.async_eval(  # type: ignore[no-untyped-call]
         [snapshot.arrays for snapshot in snapshots.values()]
     )
-    is_from_tail = node.end in (prompt.last_message_end, position - 1)
+    is_from_tail = node.end in (prompt.tail, position - 1)
     digest = prompt.digest(node.end)
     return End(space.name, node.end, digest, is_from_tail, blocks, checkpoint)
 

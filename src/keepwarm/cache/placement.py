@@ -34,6 +34,8 @@ SHORT_TURN = 64
 _SHORT, _TEXT = 8, 4
 # In exact mode, which stops nowhere else, the part of it from which on the end of a message is.
 _EXACT = 2
+# Of the tokens to be read, in min_spans: the most behind which the user's last messages get stops.
+_SOON = 2
 # So many of the user's last messages are likely to be edited.
 _NUM_QUESTIONS = 2
 
@@ -173,6 +175,9 @@ class Placement:
         """
         end, tail = len(prompt), self.tail(prompt)
         found = self._between(self.schedule(prompt), start, end)
+        last_end = prompt.last_message_end
+        if last_end in found and start < last_end < tail and found[last_end].kind not in LASTING:
+            del found[last_end]  # a few tokens further is as good, for one pass instead of two
         is_short = start > 0 and end - start <= min(SHORT_TURN, self.min_span // 8)
         if start < tail and (passes_tail or not (is_short and is_read_ahead)):
             found.setdefault(tail, Stop(tail, _tail_kind(prompt, tail)))
@@ -185,7 +190,8 @@ class Placement:
         for position, kind, distance in more:
             if distance <= position - start and position < end:
                 found.setdefault(position, Stop(position, kind))
-        for position in _questions(prompt):
+        # Of a long history each pass costs more than is likely to be gained.
+        for position in _questions(prompt) if end - start <= _SOON * self.min_span else []:
             before = max((at for at in found if at <= position), default=start)
             if position - max(start, before) >= max(1, self.min_span // _SHORT):
                 found.setdefault(position, Stop(position, StopKind.MESSAGE))
@@ -220,10 +226,11 @@ class Placement:
     def tail(self, prompt: Prompt) -> int:
         """The last position that a next request is likely to share.
 
-        With a template that is the end of the last message. Without one it is one token
+        With a template that is the end of the last message, or of what it writes before every reply,
+        if a thinking tail follows. Without one it is one token
         before the end: the same prompt asked again needs a token to read.
         """
-        end = prompt.last_message_end
+        end = prompt.tail
         return end if end is not None and end < len(prompt) else len(prompt) - 1
 
     def places(self, prompt: Prompt) -> list[int]:
@@ -337,8 +344,14 @@ def _questions(prompt: Prompt) -> list[int]:
 
 
 def _tail_kind(prompt: Prompt, tail: int) -> StopKind:
-    is_users = any(b.position == tail and b.kind is BoundaryKind.USER for b in prompt.boundaries)
+    """Of the stop before the reply: who has spoken last."""
+    before = [end for end in prompt.ends if end.position <= tail]
+    is_users = bool(before) and before[-1].kind is BoundaryKind.USER and tail in _tails(prompt)
     return StopKind.USER if is_users else StopKind.TAIL
+
+
+def _tails(prompt: Prompt) -> tuple[int | None, int | None]:
+    return prompt.tail, prompt.last_message_end
 
 
 class Keys:

@@ -134,6 +134,16 @@ class Prompt:
         return self.ends[-1].position if self.ends else None
 
     @property
+    def tail(self) -> int | None:
+        """The last position that the next turn is known to share: where the last message ends, or
+        behind what the template also writes before a past reply, if a thinking tail follows."""
+        end = self.last_message_end
+        if end is None:
+            return None
+        heads = [b.position for b in self.boundaries if b.kind is BoundaryKind.GENERATION]
+        return max([end, *(head for head in heads if head < len(self))])
+
+    @property
     def ends(self) -> list[Boundary]:
         """Those that a longer prompt with the same beginning has as well."""
         return [b for b in self.boundaries if b.kind not in _OWN]
