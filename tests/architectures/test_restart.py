@@ -44,7 +44,10 @@ PROMPT = prompt_of(
 )
 
 
-def restarts(model: Any, folder: Path, kv_bits: int | None = None) -> None:
+def restarts(
+    architecture: Architecture, dtype: mx.Dtype, folder: Path, kv_bits: int | None = None
+) -> None:
+    model = architecture.build(dtype)
     first = cache_at(folder, model, kv_bits)
     cold = read(model, first, PROMPT)
     if kv_bits is None:
@@ -55,6 +58,7 @@ def restarts(model: Any, folder: Path, kv_bits: int | None = None) -> None:
     assert written
     crash(first)
 
+    model = architecture.build(dtype)  # loaded anew: gemma3n clips some weights as it runs
     again = cache_at(folder, model, kv_bits)
     assert tier_of(again).stats().num_files == written
     load = tier_of(again).load_now(PROMPT, again.peek(PROMPT))
@@ -72,11 +76,11 @@ def restarts(model: Any, folder: Path, kv_bits: int | None = None) -> None:
 def test_logits_after_a_restart_are_those_of_a_cold_run(
     architecture: Architecture, dtype: mx.Dtype, tmp_path: Path
 ) -> None:
-    restarts(architecture.build(dtype), tmp_path)
+    restarts(architecture, dtype, tmp_path)
 
 
 def test_quantized_rows_come_back_as_they_were(tmp_path: Path) -> None:
-    restarts(ARCHITECTURES["llama"].build(mx.bfloat16), tmp_path, kv_bits=8)
+    restarts(ARCHITECTURES["llama"], mx.bfloat16, tmp_path, kv_bits=8)
 
 
 def test_model_that_does_not_say_what_it_is_is_not_stored(tmp_path: Path) -> None:
