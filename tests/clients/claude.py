@@ -14,7 +14,7 @@ from typing import Any
 from keepwarm.launch import claude
 from keepwarm.launch.endpoint import Endpoint
 
-_MOST_S = 300
+_MOST_S = 600
 FOLDER = Path(__file__).parents[2] / ".clients"
 
 

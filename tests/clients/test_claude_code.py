@@ -172,7 +172,7 @@ def reads(files: list[str]) -> Any:
 
 def check(running: Rig, ran: Ran) -> None:
     """It ended well, and no request of it was refused."""
-    assert ran.status == 0, (ran.errors, ran.result)
+    assert ran.status == 0, (ran.errors, ran.events[-3:])
     assert not ran.result["is_error"]
     words = [line for line in ran.errors.splitlines() if line.strip()]
     # Said of every model that is not Anthropic's.
