@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from keepwarm.cache.placement import StopKind
 from keepwarm.cache.policy import MeasuredCost
 from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Boundary, BoundaryKind, Prompt
@@ -46,6 +47,18 @@ def test_idle_conversation_is_acknowledged_in_time_and_not_before(tmp_path: Path
     tier.wait_until(lambda: monotonic() - began > 0.25, 1)
     assert durable_len(cache, prompt) == 0
     assert tier.wait_until(lambda: durable_len(cache, prompt) >= 30, 5)
+    crash(cache)
+
+
+def test_prompt_is_written_though_its_reply_was_dropped(tmp_path: Path) -> None:
+    """As where a template strips thoughts: the reply is stored, and dropped a moment later."""
+    cache = cache_at(tmp_path, idle_s=60)
+    prompt, told = messages(range(1, 31), 9, 29), messages(range(1, 41), 9, 29)
+    prefill(cache, TOY, prompt)
+    cache.insert(told, prefill(cache, TOY, told), kind=StopKind.REPLY)
+    cache.discard(told, 30)
+    flushed(cache)
+    assert durable_len(cache, told) >= 29
     crash(cache)
 
 

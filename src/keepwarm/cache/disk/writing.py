@@ -123,9 +123,13 @@ class Writing:
     def _drafts(self, due: Due) -> list[Draft]:
         """The next files of one conversation; none when all that is worth it is there."""
         space, node = due.space, due.node
-        if self._cache.space_of(space.name) is not space or not is_in(space, node):
+        if self._cache.space_of(space.name) is not space:
             self._shelf.counts["gone_before_written"] += 1
             return []
+        # A reply that the next turn will not repeat is dropped; the prompt before it stays.
+        while not is_in(space, node):
+            assert node.parent is not None  # the root is always in
+            node = node.parent
         for target in self._targets(space, node):
             if drafts := self._drafts_to(space, target):
                 return drafts
