@@ -20,7 +20,7 @@ SAYS = {
     "many": ["Anna: In Lund.", "prompt tokens cached"],
     "choices": ["Anna: Lund", "Carla: Ghent"],
     "structured": ["{'town': 'Porto'}"],
-    "branches": ["forked: In Porto. | 30 of 55 tokens cached (extended)"],
+    "branches": ["forked: In Porto. | 33 of 55 tokens cached (extended)"],
     "tools": ['get_weather({"city": "Lund"})', "103 of 127 tokens cached"],
 }
 

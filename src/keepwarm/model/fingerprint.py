@@ -51,6 +51,7 @@ def facts_of(model: Any, *, exact: bool) -> dict[str, str]:
     facts = {
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "config": _config_of(model),
+        "modules": _settings_of(model),
         "code": _code_of(sys.modules[kind.__module__]),
         "kernels": f"{speedups.kernels_in_use()} {KERNELS_EPOCH}",
     }
@@ -105,6 +106,22 @@ def _config_of(model: Any) -> str:
         if is_dataclass(found) and not isinstance(found, type):
             return json.dumps(asdict(found), sort_keys=True, default=repr)
     raise CacheFault(f"a {type(model).__qualname__} does not say what it was made with")
+
+
+def _settings_of(model: Any) -> str:
+    """The hash of what the modules are, and of their settings that are no arrays: an adapter's scale
+    stands nowhere else."""
+    total = hashlib.blake2b(digest_size=16)
+    for name, module in sorted(model.named_modules(), key=lambda pair: pair[0]):
+        kind = type(module)
+        plain = {
+            key: value
+            for key, value in vars(module).items()
+            if not key.startswith("_") and isinstance(value, bool | int | float | str)
+        }
+        words = f"{kind.__module__}.{kind.__qualname__} {json.dumps(plain, sort_keys=True)}"
+        total.update(f"{name} {words} ".encode())
+    return total.hexdigest()
 
 
 def _code_of(module: ModuleType) -> str:

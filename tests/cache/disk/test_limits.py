@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from time import time
 from typing import Any
 
 import pytest
 
 from keepwarm.cache.disk import root as rooted
+from keepwarm.cache.disk import survey
 from keepwarm.cache.disk.files import Files
 from keepwarm.cache.store import PrefixCache
 from keepwarm.prompt.boundaries import Prompt
@@ -301,3 +303,39 @@ def test_folders_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
     assert (tmp_path / "disk").stat().st_mode & 0o777 == 0o700
     crash(cache)
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    """Whatever a user's folder holds besides is not ours to count, to lock or to delete."""
+    photo = tmp_path / "photos" / "wedding.jpg"
+    photo.parent.mkdir()
+    photo.write_bytes(b"x" * 1000)
+    os.utime(photo, (0, 0))
+    mode = tmp_path.stat().st_mode
+    root = rooted.Root(tmp_path, tmp_path / "none", Files(), max_bytes=10, day_bytes=0)
+    assert root.others() == []
+    assert root.others_bytes() == 0
+    survey.clear(tmp_path, None)
+    survey.prune(tmp_path, max_bytes=0, before=time())
+    assert [path.name for path in photo.parent.iterdir()] == ["wedding.jpg"]
+    assert tmp_path.stat().st_mode == mode
+
+
+def test_conversation_larger_than_the_folder_is_not_written_for_ever(tmp_path: Path) -> None:
+    long = messages(range(1, 90), *range(8, 89, 8))
+    whole = with_disk(tmp_path / "whole", buffer_bytes=1)
+    prefill(whole, TOY, long)
+    nbytes = flushed(whole).stats().nbytes
+    crash(whole)
+    small = with_disk(tmp_path / "small", buffer_bytes=1, max_bytes=int(0.6 * nbytes))
+    prefill(small, TOY, long)
+    assert flushed(small).stats().written_bytes <= nbytes
+    crash(small)
+
+
+def test_cache_closed_while_it_opens_stays_off(tmp_path: Path) -> None:
+    cache = PrefixCache(TOY.make, budget_bytes=1 << 20, disk=disk_at(tmp_path, model=Weightless()))
+    cache.close()
+    assert cache.disk is not None
+    assert not cache.disk._shelf.is_on
+    prefill(cache, TOY, messages(range(1, 20), 9))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -116,6 +117,21 @@ class Header:
     @property
     def specs(self) -> list[ArraySpec]:
         return [spec for part in self.parts for spec in part.arrays]
+
+
+# Whatever else lies in a folder that a user named is not ours to count or to delete.
+_FOLDER = re.compile("[0-9a-f]{32}")
+_FILE = re.compile(rf"[0-9a-f]{{32}}-\d+-\d+\.({'|'.join(FileKind)})(\.bad|\.tmp\.\d+)?")
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a model's folder may be called so."""
+    return _FOLDER.fullmatch(name) is not None
+
+
+def is_file_name(name: str) -> bool:
+    """Whether one of our files may be called so, whole, half written or set aside."""
+    return _FILE.fullmatch(name) is not None
 
 
 def digest_of(keys: bytes | memoryview) -> str:

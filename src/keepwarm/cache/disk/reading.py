@@ -166,7 +166,7 @@ class Reading:
             self._spoil(load, load.found.uses[-1].file, BadFile("layout", str(fault)))
             return
         self._release(load)
-        kind = StopKind(load.found.stop) if load.found.stop else StopKind.STEP
+        kind = _stop_kind(load.found.stop)
         done = cache.put_loaded(load.prompt, loaded, kind, load.namespace)
         if done.is_stored:
             load.position = done.position
@@ -195,3 +195,11 @@ class Reading:
             load.ended = perf_counter()
             load.is_over = True
             load.arrays.clear()
+
+
+def _stop_kind(name: str) -> StopKind:
+    """A file may be of a keepwarm that knew other kinds."""
+    try:
+        return StopKind(name)
+    except ValueError:
+        return StopKind.STEP

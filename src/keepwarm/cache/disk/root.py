@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import gmtime, strftime
+from time import gmtime, monotonic, sleep, strftime
 
 from keepwarm.cache.disk.files import Files
+from keepwarm.cache.disk.format import is_file_name, is_folder_name
 from keepwarm.errors import CacheFault, KeepwarmError
 
 LOCK = "lock"  # of the root, and of each model's folder
@@ -25,6 +26,7 @@ _FLOOR_SHARE, _FLOOR_BYTES = 0.05, 10 << 30
 _DEFAULT_SHARE, _DEFAULT_BYTES = 0.1, 32 << 30
 # So much of a day's bytes is taken at once, before it is written: a crash costs what is left of it.
 _GRAINS = 64
+_LOCK_S = 30.0
 
 
 class NoRoom(KeepwarmError):
@@ -56,8 +58,9 @@ class Root:
         self, path: Path, own: Path, files: Files, *, max_bytes: int | None, day_bytes: int
     ) -> None:
         """`own` is the folder of the model at hand. Raises OSError."""
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
+        if not path.exists():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)
         self.path = path
         self._own = own
         self._files = files
@@ -76,10 +79,23 @@ class Root:
         """Nobody else changes anything meanwhile."""
         fd = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._lock(fd)
             yield
         finally:
             os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        """Raises TimeoutError: whoever holds it may have been stopped."""
+        until = monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if monotonic() > until:
+                    raise TimeoutError(f"another process holds the lock of {self.path}") from None
+                sleep(0.01)
+            else:
+                return
 
     # How much may lie here
 
@@ -103,7 +119,9 @@ class Root:
 
     def _folders(self) -> list[Path]:
         return [
-            path for path in self.path.iterdir() if path.is_dir() and path.name != self._own.name
+            path
+            for path in self.path.iterdir()
+            if is_folder_name(path.name) and path.is_dir() and path.name != self._own.name
         ]
 
     def others(self) -> list[Other]:
@@ -210,7 +228,7 @@ def _files_in(folder: Path) -> list[Other]:
     found = []
     with suppress(FileNotFoundError):
         for entry in os.scandir(folder):
-            if entry.is_file() and entry.name not in (LOCK, "about.json"):
+            if entry.is_file() and is_file_name(entry.name):
                 with suppress(FileNotFoundError):  # its owner has deleted it meanwhile
                     stat = entry.stat()
                     found.append(Other(Path(entry.path), stat.st_size, stat.st_mtime))

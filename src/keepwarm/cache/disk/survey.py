@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepwarm.cache.disk.files import Files
-from keepwarm.cache.disk.format import BadFile, FileKind, Header
-from keepwarm.cache.disk.root import Other, Root, taken
+from keepwarm.cache.disk.format import BadFile, FileKind, Header, is_file_name, is_folder_name
+from keepwarm.cache.disk.root import LOCK, Other, Root, taken
 from keepwarm.cache.disk.store import BAD, Folder
 
 ABOUT = "about.json"
@@ -42,7 +42,7 @@ def models_in(root: Path) -> list[Held]:
 def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
-    return sorted(path for path in root.iterdir() if path.is_dir())
+    return sorted(path for path in root.iterdir() if is_folder_name(path.name) and path.is_dir())
 
 
 def _held(folder: Path) -> Held:
@@ -153,9 +153,10 @@ def clear(root: Path, identities: set[str] | None) -> Deleted:
         if identities is None or folder.name in identities:
             with taken(folder) as is_free:
                 if is_free and not list(_files(folder)):
-                    for path in folder.iterdir():
-                        path.unlink()
-                    folder.rmdir()
+                    for name in (ABOUT, LOCK):
+                        (folder / name).unlink(missing_ok=True)
+                    with suppress(OSError):  # something else lies there
+                        folder.rmdir()
     return deleted
 
 
@@ -168,12 +169,12 @@ def _of_others(root: Path, identities: set[str] | None = None) -> tuple[list[Oth
             with taken(folder) as is_free:
                 num_served += not is_free
                 if is_free:
-                    files += [f for f in _all_files(folder) if f.path.name not in (ABOUT, "lock")]
+                    files += _all_files(folder)
     return sorted(files, key=lambda file: file.used), num_served
 
 
 def _all_files(folder: Path) -> Iterator[Other]:
-    for path in folder.iterdir():
+    for path in filter(lambda path: is_file_name(path.name), folder.iterdir()):
         with suppress(FileNotFoundError):
             stat = path.stat()
             yield Other(path, stat.st_size, stat.st_mtime)

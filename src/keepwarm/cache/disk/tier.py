@@ -8,7 +8,8 @@ turns the tier off.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Event
 from time import monotonic
@@ -62,10 +63,10 @@ class Tier:
         try:
             plan = plan_of(shelf.cache, shelf.model)
             shelf.look_at_model()
+            self._has_files = any(self._disk.path.glob("*/*-*"))
         except Exception as error:  # whatever a foreign model may raise when it is looked at
             shelf.turn_off(str(error))
             return
-        self._has_files = any(self._disk.path.glob("*/*-*"))
         shelf.writer.submit(partial(opened, plan, self._disk), self._opened, held=[plan])
 
     def _opened(self, job: Job) -> None:
@@ -74,6 +75,9 @@ class Tier:
             shelf.turn_off(words(job.error), is_fault=not isinstance(job.error, Taken))
             return
         found: Opened = job.result
+        if not self.is_opening:  # it was closed meanwhile
+            found.folder.release()
+            return
         shelf.open(found)
         self._writing.open(found.others)
         for line in found.stale:
@@ -117,30 +121,42 @@ class Tier:
         """Take what the threads have done, and give them more. Whether there was anything. Never
         waits."""
         shelf = self._shelf
-        has_worked = bool(shelf.writer.drain() + shelf.reader.drain())
+        has_worked = False
+        with self._guarded():
+            has_worked = bool(shelf.writer.drain() + shelf.reader.drain())
+            if shelf.is_on:
+                has_worked |= self._reading.step()
+                has_worked |= self._writing.step()
         if not shelf.is_on:
             return has_worked
-        try:
-            has_worked |= self._reading.step()
-            has_worked |= self._writing.step()
-        except Exception as error:
-            log.error("the disk cache failed", exc_info=error)
-            shelf.turn_off(words(error))
         slowest_s = max(shelf.writer.busy_s, shelf.reader.busy_s)
         if slowest_s > self._disk.hang_s:
             shelf.turn_off(f"the disk has not answered for {slowest_s:.0f} s")
         return has_worked
 
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A fault of the tier is never a request's fault: it turns the tier off."""
+        try:
+            yield
+        except Exception as error:
+            log.error("the disk cache failed", exc_info=error)
+            self._shelf.turn_off(words(error))
+
     # What the cache tells and asks
 
     def stored(self, space: Space, node: Node) -> None:
         """There is something new at `node`. Mutates."""
-        self._writing.stored(space, node)
+        with self._guarded():
+            self._writing.stored(space, node)
 
     def load(self, prompt: Prompt, match: Match) -> Load | None:
         """Begin to load what files give beyond `match`; None where that is nothing. `step` goes on
         with it. Mutates."""
-        return self._reading.load(prompt, match) if self._shelf.is_on else None
+        found = None
+        with self._guarded():
+            found = self._reading.load(prompt, match) if self._shelf.is_on else None
+        return found if self._shelf.is_on else None
 
     def load_now(self, prompt: Prompt, match: Match) -> Load | None:
         """As `load`, and wait for it, but no longer than the deadline."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, time
@@ -223,7 +223,7 @@ class Writing:
             log.info("nothing is written to the disk cache for now: %s", error)
             self._paused_until = monotonic() + _PAUSE_S
         elif isinstance(error, NoRoom):
-            if not self._evict(error.excess):
+            if not self._evict(error.excess, sparing=due):
                 shelf.counts["no_room_on_disk"] += 1
                 self._due.pop(id(due.node), None)
         else:
@@ -231,12 +231,15 @@ class Writing:
 
     # Making room
 
-    def _evict(self, nbytes: int) -> bool:
+    def _evict(self, nbytes: int, *, sparing: Due) -> bool:
         """Delete what was not used for the longest time, of this model or of one that is not served.
-        False when there is not so much."""
+        False when there is not so much beside what was written of the same conversation: one that
+        is larger than the folder may be would be written and deleted without end."""
         shelf, others = self._shelf, []
+        index = shelf.index_for(sparing.space.name)
+        spared = {id(node) for node in index.tree.walk(keys_to(sparing.node)).path}
         while nbytes > 0:
-            oldest = self._oldest()
+            oldest = self._oldest(spared)
             other = self._others[0] if self._others else None
             if other is not None and (oldest is None or other.used < oldest[1].last_used):
                 others.append(self._others.pop(0))
@@ -253,10 +256,13 @@ class Writing:
             shelf.on_folder(lambda _: root.delete_others(others))
         return nbytes <= 0
 
-    def _oldest(self) -> tuple[Index, Node] | None:
+    def _oldest(self, spared: Collection[int] = ()) -> tuple[Index, Node] | None:
         """The leaf that was not used for the longest time."""
         leaves = [
-            (index, leaf) for index in self._shelf.indexes.values() for leaf in index.leaves()
+            (index, leaf)
+            for index in self._shelf.indexes.values()
+            for leaf in index.leaves()
+            if id(leaf) not in spared
         ]
         return min(leaves, key=lambda found: found[1].last_used, default=None)
 
