@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +18,18 @@ SERVER = Endpoint("http://127.0.0.1:8080", "org/model", 131_072, "KEY")
 def test_settings_go_before_the_users_own() -> None:
     program, flag, told, *rest = claude.command(SERVER, "/bin/claude", ["--continue"])
     assert (program, flag, rest) == ("/bin/claude", "--settings", ["--continue"])
-    settings = json.loads(told)
+    assert "KEY" not in told  # whoever lists processes reads it
+    path = Path(told)
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    settings = json.loads(path.read_text())
     assert settings["model"] == "org/model"
     assert settings["env"] == claude.settings(SERVER)
+
+
+def test_settings_without_a_key_need_no_file() -> None:
+    keyless = Endpoint(SERVER.url, SERVER.model, SERVER.context_len)
+    _, _, told = claude.command(keyless, "/bin/claude", [])
+    assert json.loads(told)["env"] == claude.settings(keyless)
 
 
 def test_window_is_the_true_one() -> None:

@@ -123,7 +123,7 @@ def test_what_mlx_lm_renamed_is_skipped_with_a_warning(
     monkeypatch.delattr(f"mlx_lm.models.{gone}")
     loader.prepared(ARCHITECTURES["llama"].build(), kernels="keepwarm")
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert warning.endswith(f": mlx_lm.models.{gone}")
+    assert f"does not have mlx_lm.models.{gone}, so" in warning
     others = [e for e in speedups.REPLACEMENTS if e.is_wanted() and gone not in str(e)]
     assert all(map(is_installed, others))
     speedups.uninstall()

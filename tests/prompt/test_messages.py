@@ -14,6 +14,7 @@ from keepwarm.prompt.messages import (
     read_messages,
     read_template_kwargs,
     read_tools,
+    system_breaks,
 )
 from tests.prompt.conversations import assistant, call, system, tool, user
 
@@ -154,3 +155,10 @@ def test_part_that_is_a_thought_is_reasoning(thought: object) -> None:
 def test_malformed_part_is_bad_input(part: object) -> None:
     with pytest.raises(BadInput, match=r"messages\[0\]\.content\[0\]"):
         read_messages([assistant([part])])
+
+
+@pytest.mark.parametrize("kind", ["refusal", "thinking"])
+def test_system_blocks_of_any_kind_have_ends(kind: str) -> None:
+    parts = [{"type": kind, kind: "x" * 5000}, {"type": "text", "text": "y"}]
+    breaks = system_breaks([{"role": "system", "content": parts}])
+    assert breaks == ([(0, 5000)] if kind == "refusal" else [])

@@ -154,3 +154,10 @@ def test_line_breaks_of_a_thought_that_is_never_written_back_are_dropped() -> No
     tokenizer = wrapped("never_writes_thoughts")
     prompt = render_chat(tokenizer, [user("Hi")])
     assert parse_reply(tokenizer, "\nHm.\n</think>\n\nHi.", prompt=prompt) == Reply("Hi.", "Hm.")
+
+
+def test_half_a_character_in_a_call_is_replaced() -> None:
+    """JSON can escape it; no answer could carry it."""
+    text = '<tool_call>{"name": "look", "arguments": {"at": "\\ud83d", "by": "\\ud83d\\ude00"}}</tool_call>'
+    [call] = parse_reply(wrapped("never_writes_thoughts", json_tools), text, tools=TOOLS).tool_calls
+    assert json.loads(call.arguments) == {"at": "\ufffd", "by": "\U0001f600"}

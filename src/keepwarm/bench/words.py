@@ -50,10 +50,16 @@ def tokenizer() -> TokenizerWrapper:
     return TokenizerWrapper(
         made,
         BPEStreamingDetokenizer,
-        tool_parser=json_tools.parse_tool_call,
+        tool_parser=_parse_call,
         tool_call_start=json_tools.tool_call_start,
         tool_call_end=json_tools.tool_call_end,
     )
+
+
+def _parse_call(text: str, tools: Any = None) -> Any:
+    """mlx-lm's own, under a name that no grammar knows: the script's call is one token, and a
+    grammar would have it written byte by byte."""
+    return json_tools.parse_tool_call(text, tools)
 
 
 def _tokens() -> Tokenizer:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from keepwarm.errors import BadInput
 from keepwarm.launch.endpoint import Endpoint
+from keepwarm.launch.private import private_file
 
 COMMAND = "claude"
 INSTALL = "npm install -g @anthropic-ai/claude-code"
@@ -82,6 +83,9 @@ def environment(server: Endpoint, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(server: Endpoint, program: str, arguments: Sequence[str]) -> list[str]:
-    """What to run. Settings of the user's own are merged with these and lose against them."""
+    """What to run. Settings of the user's own are merged with these and lose against them. A key
+    goes by a file: every user of the machine can read a command line."""
     told = json.dumps({"model": model_name(server.model), "env": settings(server)})
+    if server.api_key:
+        told = str(private_file("claude", told))
     return [program, "--settings", told, *arguments]

@@ -7,15 +7,14 @@ long.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keepwarm.errors import BadInput
 from keepwarm.launch.catalogue import card
 from keepwarm.launch.endpoint import Endpoint
+from keepwarm.launch.private import private_file
 
 COMMAND = "codex"
 INSTALL = "npm install -g @openai/codex"
@@ -45,7 +44,7 @@ def environment(server: Endpoint, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def command(server: Endpoint, program: str, arguments: Sequence[str]) -> list[str]:
-    """What to run. Writes the catalogue to a temporary file, one for each model."""
+    """What to run. Writes the catalogue to a file of the user's own, one for each model."""
     told = {
         "model": server.model,
         "model_provider": "keepwarm",
@@ -66,7 +65,4 @@ def command(server: Endpoint, program: str, arguments: Sequence[str]) -> list[st
 
 def _catalogue_file(server: Endpoint) -> Path:
     text = json.dumps({"models": [card(server.model, server.context_len)]}, indent=1)
-    name = hashlib.sha256(text.encode()).hexdigest()[:12]
-    path = Path(tempfile.gettempdir()) / f"keepwarm-codex-{name}.json"
-    path.write_text(text, encoding="utf-8")
-    return path
+    return private_file("codex", text)

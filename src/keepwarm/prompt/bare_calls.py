@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from keepwarm.prompt.reply import Called, Piece, Said, ToolCall
-from keepwarm.prompt.tags import Markup, Scanner, new_call_id
+from keepwarm.prompt.tags import Markup, Scanner, json_text, new_call_id
 from keepwarm.prompt.template import Tokenizer
 
 # In what templates tell the model.
@@ -80,4 +80,4 @@ def _read_call(text: str) -> ToolCall | None:
     arguments = call.get("parameters")
     if not isinstance(arguments, dict):
         return None
-    return ToolCall(new_call_id(), call["name"], json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(new_call_id(), call["name"], json_text(arguments))

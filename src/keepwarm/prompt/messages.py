@@ -153,7 +153,8 @@ def system_breaks(messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]
             break
         last = end = 0
         for part in content[:-1] if isinstance(content, list | tuple) else ():
-            end += len(part["text"])
+            said = _read_parts([part], f"messages[{i}].content")
+            end += sum(len(text) for text, is_thought in said if not is_thought)
             if end - last >= _MIN_BLOCK_CHARS:
                 found.append((i, end))
                 last = end

@@ -255,8 +255,14 @@ def _read_call(call: Mapping[str, Any]) -> ToolCall:
     if not isinstance(name, str):
         raise TypeError(f"a tool's name must be text, got {name!r}")
     if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
+        arguments = json_text(arguments)
     return ToolCall(str(call.get("id") or new_call_id()), name, arguments)
+
+
+def json_text(value: Any) -> str:
+    """Half a character, which a model can write as an escape, has no bytes: it is replaced."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def new_call_id() -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keepwarm.cache.disk.files import Files
 from keepwarm.errors import BadInput
+from keepwarm.folders import cache_folder
 
 
 def default_folder() -> Path:
     """In the folder that this user's system has for caches."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "keepwarm" / "prompts"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "keepwarm" / "prompts"
+    return cache_folder() / "prompts"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import hashlib
 import zlib
 
 _SHOWN, _HIDDEN = "kw1:", "kw1z:"
-# A few letters can unpack to gigabytes.
-_MOST_BYTES = 1 << 24
+# A few letters can unpack to gigabytes: text is packed to a third, and a thought that goes round in
+# circles to less. One that is packed more than this is not given back.
+_MOST_BYTES, _MOST_RATIO, _LEAST_BYTES = 1 << 24, 16, 1 << 10
 
 
 def signature_of(thought: str, *, is_hidden: bool) -> str:
@@ -27,6 +28,9 @@ def thought_in(signature: str) -> str:
         return ""
     try:
         packed = base64.b64decode(signature.removeprefix(_HIDDEN), validate=True)
-        return zlib.decompressobj().decompress(packed, _MOST_BYTES).decode()
+        unpacker = zlib.decompressobj()
+        most = min(_MOST_BYTES, max(_LEAST_BYTES, _MOST_RATIO * len(packed)))
+        text = unpacker.decompress(packed, most)
+        return "" if unpacker.unconsumed_tail else text.decode()
     except (ValueError, zlib.error):
         return ""

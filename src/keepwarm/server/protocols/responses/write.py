@@ -103,7 +103,7 @@ class ResponsesWriter(Writer):
     def _keep(self, response: dict[str, Any]) -> None:
         items = [*self._body.items, *map(Item.model_validate, response["output"])]
         size = sum(len(item.model_dump_json(exclude_none=True)) for item in items)
-        size += len(json.dumps(response["tools"]))
+        size += len(json.dumps(response))
         previous = self._body.previous_response_id
         namespace = self.exchange.plan.asked.namespace
         self._store.put(namespace, response, items, previous, size)
