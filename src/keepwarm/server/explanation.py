@@ -17,7 +17,7 @@ from keepwarm.server.account import shown_reason
 from keepwarm.server.asked import Asked
 from keepwarm.server.body import BodyRoute
 from keepwarm.server.exchange import compared
-from keepwarm.server.intake import plan_of
+from keepwarm.server.intake import Plan, plan_of
 from keepwarm.server.protocols.chat import read_chat
 from keepwarm.server.protocols.completions import read_completion
 from keepwarm.server.protocols.messages.read import read_messages
@@ -57,8 +57,10 @@ async def explain(request: Request, asked: AnyRequest) -> Response:
     service: Service = request.app.state.service
     service.check_ready()
     read = _read(request, asked)
+    # Within the bounds of a request that runs: replies never wait for a stranger's long prompt.
+    plan = await service.render(request.receive, read, partial(plan_of, service, read))
     return JSONResponse(
-        await service.in_thread(partial(_explained, service, read, request.state.caller))
+        await service.in_thread(partial(_explained, service, read, plan, request.state.caller))
     )
 
 
@@ -88,8 +90,7 @@ def _read(request: Request, body: AnyRequest) -> Asked:
             return read_response(body, past, Tools(body.tools or ()), namespace)
 
 
-def _explained(service: Service, asked: Asked, caller: str) -> dict[str, Any]:
-    plan = plan_of(service, asked)
+def _explained(service: Service, asked: Asked, plan: Plan, caller: str) -> dict[str, Any]:
     prompt, engine = plan.requests[0].prompt, service.engine
 
     def look(cache: Any) -> tuple[int, str, float]:
