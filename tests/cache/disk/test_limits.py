@@ -322,15 +322,26 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_conversation_larger_than_the_folder_is_not_written_for_ever(tmp_path: Path) -> None:
-    long = messages(range(1, 90), *range(8, 89, 8))
-    whole = with_disk(tmp_path / "whole", buffer_bytes=1)
+    long = messages(range(1, 400), *range(50, 399, 50))
+    whole = with_disk(tmp_path / "whole", buffer_bytes=4000)
+    tier_of(whole)
     prefill(whole, TOY, long)
     nbytes = flushed(whole).stats().nbytes
     crash(whole)
-    small = with_disk(tmp_path / "small", buffer_bytes=1, max_bytes=int(0.6 * nbytes))
+    small = with_disk(tmp_path / "small", buffer_bytes=4000, max_bytes=int(0.6 * nbytes))
+    tier_of(small)
     prefill(small, TOY, long)
-    assert flushed(small).stats().written_bytes <= nbytes
+    assert 0 < flushed(small).stats().written_bytes < nbytes
     crash(small)
+
+
+def test_prompt_that_is_read_while_the_folder_is_opened_is_written(tmp_path: Path) -> None:
+    cache = with_disk(tmp_path)
+    assert cache.disk is not None
+    assert cache.disk.is_opening
+    prefill(cache, TOY, prompt(1))
+    assert flushed(cache).stats().written_bytes > 0
+    crash(cache)
 
 
 def test_cache_closed_while_it_opens_stays_off(tmp_path: Path) -> None:

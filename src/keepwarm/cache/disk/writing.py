@@ -19,6 +19,7 @@ from keepwarm.cache.disk.index import File, Index
 from keepwarm.cache.disk.root import DayOver, NoRoom, Other, Root
 from keepwarm.cache.disk.shelf import Shelf, words
 from keepwarm.cache.disk.spill import Draft, Spill, Where, full_group, keys_to
+from keepwarm.cache.disk.stats import Phase
 from keepwarm.cache.disk.store import Folder
 from keepwarm.cache.disk.worker import Job
 from keepwarm.cache.placement import LASTING, StopKind
@@ -76,8 +77,8 @@ class Writing:
     # When
 
     def stored(self, space: Space, node: Node) -> None:
-        """There is something new at `node`. Mutates."""
-        if not self._shelf.is_on:
+        """There is something new at `node`; it may wait for the folder to be opened. Mutates."""
+        if self._shelf.phase is Phase.OFF:
             return
         now = monotonic()
         for step in node.path():
