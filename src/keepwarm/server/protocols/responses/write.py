@@ -127,7 +127,9 @@ def _status(result: Result) -> str:
 
 def _head(body: ResponsesRequest, model_name: str) -> dict[str, Any]:
     """What all answers to a request repeat of it."""
-    given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
+    # Not the input, which may be a long conversation: this is the event loop.
+    told = {"reasoning", "text", "tool_choice", "tools"}
+    given = body.model_dump(mode="json", by_alias=True, exclude_none=True, include=told)
     choice = given.get("tool_choice", "auto")
     return {
         "id": f"resp_{uuid.uuid4().hex}",
